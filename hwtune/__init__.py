@@ -1,0 +1,1 @@
+"""hwtune: derive, launch, prove and measure vLLM's KV-cache page."""

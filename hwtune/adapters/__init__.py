@@ -1,0 +1,1 @@
+"""The only place where optional packages and the outside world appear."""

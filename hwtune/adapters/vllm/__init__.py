@@ -1,0 +1,1 @@
+"""Everything that meets vLLM: finding it, running it, and the plugin inside it."""

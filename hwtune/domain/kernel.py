@@ -1,0 +1,127 @@
+"""When a specialised attention kernel may take a call: data, and one pure predicate.
+
+The same predicate serves the plugin inside vLLM, the planner and the simulator, so that none of
+them can disagree about what a kernel takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConditions:
+    """What one call must look like. None means the kernel does not care."""
+
+    min_query_len: int
+    max_query_len: int
+    """Inclusive, in tokens of the one sequence."""
+    single_sequence: bool = True
+    block_size_multiple_of: int = 1
+    """The page must be a multiple of this many tokens."""
+    min_context_len: int = 0
+    """Tokens of KV the sequence must have, the new ones included."""
+    dtypes: tuple[str, ...] = ()
+    """Accepted dtypes of Q, K, V and output; empty accepts any."""
+    kv_cache_dtypes: tuple[str, ...] = ("auto",)
+    head_sizes: tuple[int, ...] = ()
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    gqa_ratios: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpec:
+    """One specialised kernel of a hardware profile."""
+
+    name: str
+    """What markers and counters call it, e.g. ``vendor_prefill``."""
+    implementation: str
+    """Name in ``hwtune_kernels``' registry of implementations, e.g. ``prefill.cpu``."""
+    when: KernelConditions
+    source: str
+    """Where the conditions come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTraits:
+    """What is fixed about an attention layer when it is built."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    dtype: str
+    kv_cache_dtype: str
+    block_size: int
+    """Tokens per page that the layer's KV cache really has."""
+    decoder: bool = True
+    sliding_window: bool = False
+    alibi: bool = False
+    soft_cap: bool = False
+    sinks: bool = False
+    kv_sharing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallShape:
+    """What one forward call of the layer looks like."""
+
+    num_sequences: int
+    num_tokens: int
+    max_query_len: int
+    context_len: int
+    """Longest sequence in tokens, new tokens included."""
+    causal: bool = True
+
+
+def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
+    """Why the kernel can never take this layer, or None when it can."""
+    checks = (
+        (not layer.decoder, "not decoder attention"),
+        (layer.sliding_window, "sliding window"),
+        (layer.alibi, "ALiBi"),
+        (layer.soft_cap, "soft cap"),
+        (layer.sinks, "attention sinks"),
+        (layer.kv_sharing, "KV sharing between layers"),
+        (bool(when.dtypes) and layer.dtype not in when.dtypes, f"dtype {layer.dtype}"),
+        (layer.kv_cache_dtype not in when.kv_cache_dtypes, f"KV dtype {layer.kv_cache_dtype}"),
+        (
+            bool(when.head_sizes) and layer.head_size not in when.head_sizes,
+            f"head size {layer.head_size}",
+        ),
+        (when.num_heads not in (None, layer.num_heads), f"{layer.num_heads} query heads"),
+        (when.num_kv_heads not in (None, layer.num_kv_heads), f"{layer.num_kv_heads} KV heads"),
+        (
+            bool(when.gqa_ratios) and not _gqa_accepted(when.gqa_ratios, layer),
+            f"GQA {layer.num_heads}/{layer.num_kv_heads}",
+        ),
+        (
+            layer.block_size % when.block_size_multiple_of != 0,
+            f"page {layer.block_size} not a multiple of {when.block_size_multiple_of}",
+        ),
+    )
+    return next((reason for refused, reason in checks if refused), None)
+
+
+def _gqa_accepted(ratios: tuple[int, ...], layer: LayerTraits) -> bool:
+    return any(layer.num_heads == ratio * layer.num_kv_heads for ratio in ratios)
+
+
+def call_refusal(when: KernelConditions, call: CallShape) -> str | None:
+    """Why the kernel does not take this call, or None when it does.
+
+    Reasons are short and few, because each is the key of a counter.
+    """
+    if when.single_sequence and call.num_sequences != 1:
+        return "more than one sequence"
+    if call.max_query_len < when.min_query_len:
+        return f"query shorter than {when.min_query_len}"
+    if call.max_query_len > when.max_query_len:
+        return f"query longer than {when.max_query_len}"
+    if when.single_sequence and call.max_query_len != call.num_tokens:
+        return "padded or mixed batch"
+    if call.context_len < when.min_context_len:
+        return f"context shorter than {when.min_context_len}"
+    if not call.causal:
+        return "not causal"
+    return None

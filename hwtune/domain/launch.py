@@ -1,0 +1,68 @@
+"""What a server is to be: the command, the environment, and what must be true afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hwtune.domain.kernel import KernelSpec
+
+Arm = Literal["baseline", "candidate"]
+
+PLAN_SCHEMA_VERSION = 1
+PLAN_ENVIRONMENT_VARIABLE = "HWTUNE_PLAN"
+"""The plugin does nothing at all unless this names a plan file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What the running server must show. None: nothing is expected of that fact."""
+
+    block_size: int | None
+    """Attention page in tokens that vLLM must resolve."""
+    padding_pct: float | None
+    """As vLLM prints it: relative to the recurrent state."""
+    enable_prefix_caching: bool | None
+    mamba_cache_mode: str | None
+    backend: str | None
+    """Name of the attention backend that must be in use."""
+    kernels: tuple[str, ...]
+    """Kernels that must be hit at least once after the first matching request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedFlag:
+    """A vLLM flag or environment variable that hwtune adds, and why."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """One server, decided before it starts. The plugin in every vLLM process reads the same plan."""
+
+    schema_version: int = PLAN_SCHEMA_VERSION
+    run_id: str
+    nonce: str
+    """Random text in every marker of this run, so that quoted marker text is never evidence."""
+    arm: Arm
+    model: str
+    served_model_name: str
+    profile: str
+    device: str
+    vllm_version: str
+    backend_to_extend: str
+    alignment_tokens: int | None
+    """Kernel block size that the plugin declares; None (baseline) leaves vLLM's own."""
+    kernels: tuple[KernelSpec, ...]
+    """Kernels the plugin dispatches to; observed only, never run, in the baseline arm."""
+    argv: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables set on top of the caller's environment."""
+    added: tuple[AddedFlag, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    expect: Expectation
+    notes: tuple[str, ...] = ()

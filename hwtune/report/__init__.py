@@ -1,0 +1,1 @@
+"""Records to tables, JSON, CSV and Markdown. Computes nothing."""

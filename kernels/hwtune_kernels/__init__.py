@@ -1,0 +1,1 @@
+"""Attention kernels for paged KV caches. Imports nothing from hwtune."""

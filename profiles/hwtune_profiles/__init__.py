@@ -1,0 +1,1 @@
+"""Hardware profiles as TOML, one accelerator each."""
