@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 KernelOutcome = Literal["hit", "fallback", "captured", "fault"]
+Value = bool | int | float | str | tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +25,114 @@ class KernelCount:
     reason: str
     """Why it fell back or failed; empty for hits."""
     calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where something was read."""
+
+    file: str
+    """Path as given, ``-`` for standard input, or a URL."""
+    line: int | None
+    """Line number from 1; None where lines mean nothing (a URL)."""
+    process: str | None
+    """As vLLM prints it, e.g. ``Worker_TP1 pid=28146``."""
+    time: str | None
+    """As printed; vLLM prints no year."""
+    text: str
+    """The line without colours and outer prefixes, cut to a few hundred characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """One line (or metric) that states a fact."""
+
+    fact: str
+    value: Value
+    rank: int
+    """The higher rank decides: what the engine resolved outranks what the user asked for."""
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """What all sightings of one fact amount to."""
+
+    name: str
+    value: Value
+    evidence: tuple[Place, ...]
+    """The first few places that state ``value``."""
+    sightings: int
+    """How many places state ``value``, the ones beyond ``evidence`` included."""
+    others: tuple[Sighting, ...] = ()
+    """Places that state another value, one per value: shown, never dropped."""
+
+
+MarkKind = Literal["registered", "observing", "layer bound", "first hit", "fault", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A line that hwtune's plugin printed through vLLM's logger."""
+
+    kind: MarkKind
+    nonce: str
+    fields: Mapping[str, str]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An exception or fatal message, in the words of the program that gave up."""
+
+    text: str
+    place: Place
+    phase: Literal["start", "serving"]
+    wrapper: bool
+    """It only reports that another process failed, e.g. ``Engine core initialization failed``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """What the launcher wrote about the server process."""
+
+    state: str
+    """starting, ready, stopped or died."""
+    exit_code: int | None
+    reason: str | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything known of one server."""
+
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    """In the order in which they were seen."""
+    fallbacks: tuple[Place, ...] = ()
+    """Lines that say attention took another path than asked for."""
+    request_errors: int = 0
+    """Requests that the server refused or failed; the server itself is fine."""
+    marks: tuple[Mark, ...] = ()
+    counts: tuple[KernelCount, ...] = ()
+    has_counters: bool = False
+    """Whether a counter directory exists, so that no counted call means no call."""
+    nonce: str | None = None
+    """Nonce of the plan, or of the one plugin registration that the log shows."""
+    foreign_marks: int = 0
+    """Marker texts that are no evidence: another nonce, or quoted inside another message."""
+    status: RunStatus | None = None
+    last_line: Place | None = None
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def value(self, name: str) -> Value | None:
+        """Value of a fact, or None when nothing states it."""
+        fact = self.facts.get(name)
+        return None if fact is None else fact.value
+
+    def places(self, name: str) -> tuple[Place, ...]:
+        """Where the fact was seen; empty when it was not."""
+        fact = self.facts.get(name)
+        return () if fact is None else fact.evidence

@@ -1,0 +1,139 @@
+"""Finds what went wrong first, in a stream of lines of several processes.
+
+A failed start prints the cause once, in the process that hit it, and then one traceback per
+process that waited for it. The last one is the least informative. Rules:
+
+* an exception is the first unindented line after ``Traceback (most recent call last):`` of the
+  same process;
+* an exception that only says that another process failed is a *wrapper*;
+* a traceback logged by the code that serves requests is a request's error, not the server's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hwtune.domain.evidence import Evidence, Failure, Place
+from hwtune.domain.log_lines import LogLine
+
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.*)|:?\s*)$")
+_WRAPPERS = (
+    "Engine core initialization failed",
+    "Engine process failed to start",
+    "WorkerProc initialization failed due to an exception in a background process",
+    "EngineCore encountered an issue",
+    "EngineCore failed to start",
+    "Engine loop has died",
+    "Background loop has errored already",
+    "EngineCore encountered a fatal error",
+    "Worker failed with error",
+    "Executor failed",
+    "cancelled",
+)
+_STOPPED = frozenset(
+    {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "asyncio.exceptions.CancelledError"}
+)
+_REQUEST_FILES = re.compile(
+    r"^(?:serving\w*|protocol|logger|preprocessor|exception_handlers|chat_utils)\.py:"
+)
+_DETAIL = re.compile(r"^\s{1,8}\S")
+_MAX_TEXT = 500
+
+
+@dataclass(slots=True)
+class _Open:
+    """A traceback being read."""
+
+    source: str | None
+    has_header: bool
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An exception whose text goes on in the next line (pydantic)."""
+
+    key: tuple[str | None, bool]
+    index: int
+
+
+class FailureTracker:
+    """Feed it every line in order; ``failures`` grows as exceptions appear."""
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
+        self.request_errors = 0
+        self._open: dict[tuple[str | None, bool], _Open] = {}
+        self._pending: _Pending | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a traceback is open, so that any line may matter."""
+        return bool(self._open) or self._pending is not None
+
+    def feed(self, line: LogLine, place: Place, *, started: bool) -> None:
+        """Takes one line. ``started``: start-up had completed before it."""
+        key = (line.process, line.is_logger)
+        if self._pending is not None:
+            self._finish_detail(key, line)
+        if _TRACEBACK in line.message and line.message.lstrip("| +").startswith(_TRACEBACK):
+            self._open[key] = _Open(source=line.source, has_header=line.is_logger)
+            return
+        opened = self._open.get(key)
+        if opened is None or (line.is_logger and line.level not in ("ERROR", "CRITICAL")):
+            return
+        if line.message[:1] in ("", " ", "\t", "^", "|"):
+            return
+        del self._open[key]
+        self._close(line, place, opened, started)
+
+    def fatal(self, text: str, place: Place, *, started: bool) -> None:
+        """A message that means the end without any traceback."""
+        self._add(text, place, started=started, wrapper=text.startswith(_WRAPPERS))
+
+    def _close(self, line: LogLine, place: Place, opened: _Open, started: bool) -> None:
+        match = _EXCEPTION.match(line.message.rstrip())
+        if (
+            match is None
+            or match["name"].rsplit(".", 1)[-1] in _STOPPED
+            or match["name"] in _STOPPED
+        ):
+            return
+        if opened.source and _REQUEST_FILES.match(opened.source.rsplit("/", 1)[-1]):
+            self.request_errors += 1
+            return
+        text = match["text"] or ""
+        self._add(line.message.strip(), place, started=started, wrapper=text.startswith(_WRAPPERS))
+        if "validation error" in text:
+            key = (line.process, line.is_logger)
+            self._pending = _Pending(key=key, index=len(self.failures) - 1)
+
+    def _finish_detail(self, key: tuple[str | None, bool], line: LogLine) -> None:
+        pending = self._pending
+        if pending is None or key != pending.key:
+            return
+        self._pending = None
+        if _DETAIL.match(line.message):
+            old = self.failures[pending.index]
+            text = f"{old.text}: {line.message.strip()}"[:_MAX_TEXT]
+            self.failures[pending.index] = Failure(
+                text=text, place=old.place, phase=old.phase, wrapper=old.wrapper
+            )
+
+    def _add(self, text: str, place: Place, *, started: bool, wrapper: bool) -> None:
+        failure = Failure(
+            text=text[:_MAX_TEXT],
+            place=place,
+            phase="serving" if started else "start",
+            wrapper=wrapper,
+        )
+        if len(self.failures) < 100 and all(text != old.text for old in self.failures):
+            self.failures.append(failure)
+
+
+def first_cause(evidence: Evidence) -> Failure | None:
+    """The first failure that is no echo of another; an echo when nothing better was logged."""
+    causes = [failure for failure in evidence.failures if not failure.wrapper]
+    echoes = [failure for failure in evidence.failures if failure.wrapper]
+    return next(iter(causes or echoes), None)

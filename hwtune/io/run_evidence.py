@@ -1,0 +1,132 @@
+"""Run directory or plain logs -> evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from hwtune.domain.collecting import EvidenceCollector
+from hwtune.domain.errors import InputError
+from hwtune.domain.evidence import Evidence, KernelCount, Place, RunStatus, Sighting
+from hwtune.domain.launch import LaunchPlan
+from hwtune.domain.metrics import metric_sightings
+from hwtune.io.counters import COUNTERS_DIRECTORY, read_counters
+from hwtune.io.logs import read_log
+from hwtune.io.marker_sets import load_markers
+from hwtune.io.plans import PLAN_FILE, read_plan
+
+LOG_FILE = "server.log"
+STATUS_FILE = "status.json"
+METRICS_FILE = "metrics.txt"
+
+
+def collect(
+    run_dir: Path | None,
+    *,
+    log_paths: Iterable[str | Path] = (),
+    metrics_text: str | None = None,
+    metrics_source: str = "/metrics",
+    nonce: str | None = None,
+    sightings: Iterable[Sighting] = (),
+) -> Evidence:
+    """Reads everything known of one server.
+
+    Args:
+        run_dir: directory that the launcher wrote, or None when there are only logs.
+        log_paths: logs to read; empty means the run directory's own. ``-`` is standard input.
+        metrics_text: Prometheus text just scraped; else the run directory's ``metrics.txt``.
+        metrics_source: what to call ``metrics_text`` in the evidence.
+        nonce: nonce of the plan, when there is no plan file.
+        sightings: facts learnt elsewhere, e.g. from ``/version``.
+
+    Raises:
+        InputError: something named is missing or cannot be read.
+    """
+    plan = read_run_plan(run_dir) if run_dir is not None else None
+    collector = EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce)
+    notes: list[str] = []
+    for path in _logs(run_dir, log_paths):
+        collector.feed(str(path), read_log(str(path)))
+    for sighting in (*_metrics(run_dir, metrics_text, metrics_source), *sightings):
+        collector.add(sighting)
+    counts, has_counters = _counts(run_dir, notes)
+    return collector.evidence(
+        counts=counts,
+        has_counters=has_counters,
+        status=None if run_dir is None else read_status(run_dir / STATUS_FILE),
+        notes=tuple(notes),
+    )
+
+
+def read_run_plan(run_dir: Path) -> LaunchPlan | None:
+    """The plan of a run directory, or None when it has none.
+
+    Raises:
+        InputError: the directory is missing or its plan is damaged.
+    """
+    if not run_dir.is_dir():
+        message = f"{run_dir}: no such run directory"
+        raise InputError(message)
+    path = run_dir / PLAN_FILE
+    return read_plan(path) if path.exists() else None
+
+
+def _logs(run_dir: Path | None, log_paths: Iterable[str | Path]) -> list[str | Path]:
+    given = list(log_paths)
+    if given or run_dir is None:
+        return given
+    log = run_dir / LOG_FILE
+    # A server that died before its first line leaves an empty log; its status tells.
+    return [log] if log.exists() and log.stat().st_size else []
+
+
+def _metrics(run_dir: Path | None, text: str | None, source: str) -> list[Sighting]:
+    if text is not None:
+        return list(metric_sightings(text, source))
+    if run_dir is None:
+        return []
+    path = run_dir / METRICS_FILE
+    try:
+        return list(metric_sightings(path.read_text("utf-8", errors="replace"), str(path)))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        message = f"{path}: cannot read the metrics: {error.strerror}"
+        raise InputError(message) from None
+
+
+def _counts(run_dir: Path | None, notes: list[str]) -> tuple[tuple[KernelCount, ...], bool]:
+    if run_dir is None:
+        return (), False
+    if not (run_dir / COUNTERS_DIRECTORY).is_dir():
+        notes.append(f"{run_dir}: no {COUNTERS_DIRECTORY}/; no kernel counters were written")
+        return (), False
+    return read_counters(run_dir), True
+
+
+def read_status(path: Path) -> RunStatus | None:
+    """What the launcher wrote about the process, or None when there is no such file.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path}: cannot read the status: {error}"
+        raise InputError(message) from None
+    try:
+        data = json.loads(text)
+        state, exit_code, reason = data["state"], data.get("exit_code"), data.get("reason")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message = f"{path}: not a status file (needs a JSON object with `state`)"
+        raise InputError(message) from None
+    return RunStatus(
+        state=str(state),
+        exit_code=exit_code if isinstance(exit_code, int) else None,
+        reason=None if reason is None else str(reason),
+        place=Place(file=str(path), line=None, process=None, time=None, text=f"state={state}"),
+    )
