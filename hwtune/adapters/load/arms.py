@@ -1,0 +1,173 @@
+"""The two servers under test, however they come to be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from hwtune.adapters.load.client import run_async
+from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange, parse_endpoint
+from hwtune.adapters.load.http import MalformedResponseError, body_pieces, parse_head
+from hwtune.domain.bench import ArmProof, Gate
+from hwtune.domain.errors import ExternalFailureError
+from hwtune.domain.launch import Arm, LaunchPlan
+from hwtune.domain.validity import plan_difference_gate
+
+
+class ArmServer(Protocol):
+    """One arm's server, as the runner sees it."""
+
+    @property
+    def arm(self) -> Arm: ...
+
+    def start(self) -> str:
+        """Makes the server ready and returns its URL."""
+        ...
+
+    def verify(self, *, require_kernel_hits: bool) -> ArmProof:
+        """What its log and counters prove so far."""
+        ...
+
+    def stop(self) -> None:
+        """Ends every process that ``start`` began. Allowed at any time, and twice."""
+        ...
+
+
+class UrlArm:
+    """A server that somebody else runs. With its run directory its markers are checked too."""
+
+    def __init__(self, arm: Arm, url: str, run_dir: Path | None = None) -> None:
+        self.arm: Arm = arm
+        self._url = url
+        self._run_dir = run_dir
+
+    def start(self) -> str:
+        """Raises InputError when the run directory is not there."""
+        return self._url
+
+    def verify(self, *, require_kernel_hits: bool) -> ArmProof:
+        """Not checked without a run directory."""
+        if self._run_dir is None:
+            return ArmProof(arm=self.arm, passed=None, summary="no run directory was given")
+        return _verify(self.arm, self._run_dir, require_kernel_hits)
+
+    def stop(self) -> None:
+        """Nothing: it is not ours."""
+
+
+class ServedArm:
+    """A vLLM server of hwtune's own, planned, started, proved and stopped here."""
+
+    def __init__(self, plan: LaunchPlan, run_dir: Path, timeout_s: float) -> None:
+        self.arm: Arm = plan.arm
+        self.plan = plan
+        self._run_dir = run_dir
+        self._current = run_dir
+        self._timeout_s = timeout_s
+        self._stack = ExitStack()
+
+    def start(self) -> str:
+        """Starts vLLM and waits for it. Every restart gets a run directory of its own."""
+        from hwtune.adapters.vllm.server import serve
+
+        self._current = self._fresh_directory()
+        server = self._stack.enter_context(
+            serve(self.plan, self._current, echo=None, ready_timeout_s=self._timeout_s)
+        )
+        url: str = server.url
+        return url
+
+    def _fresh_directory(self) -> Path:
+        """arms/baseline, then arms/baseline-2 … so that a resume overwrites no evidence."""
+        candidate, number = self._run_dir, 1
+        while candidate.exists():
+            number += 1
+            candidate = self._run_dir.with_name(f"{self._run_dir.name}-{number}")
+        return candidate
+
+    def verify(self, *, require_kernel_hits: bool) -> ArmProof:
+        """The marker check over the current server's run directory."""
+        return _verify(self.arm, self._current, require_kernel_hits)
+
+    def stop(self) -> None:
+        """Ends the server and its workers."""
+        self._stack.close()
+
+
+def _verify(arm: Arm, run_dir: Path, require_kernel_hits: bool) -> ArmProof:
+    from hwtune.adapters.vllm.verify import verify_run
+
+    report = verify_run(run_dir, require_kernel_hits=require_kernel_hits)
+    return ArmProof(arm=arm, passed=report.passed, summary=report.summary)
+
+
+def served_arms(
+    model: str,
+    profile: str,
+    flags: Sequence[str],
+    *,
+    port: int | None,
+    run_dir: Path,
+    ready_timeout_s: float,
+) -> tuple[ServedArm, ServedArm, Gate]:
+    """Plans both arms and checks that their plans differ only in what is declared."""
+    from hwtune.adapters.vllm.planning import plan_server
+
+    plans = [
+        plan_server(model, profile, arm, flags, port=None if port is None else port + offset)
+        for offset, arm in enumerate(_ARMS)
+    ]
+    baseline, candidate = (
+        ServedArm(plan, run_dir / "arms" / plan.arm, ready_timeout_s) for plan in plans
+    )
+    return baseline, candidate, plan_difference_gate(*plans)
+
+
+_ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
+
+
+def get_json(url: str, path: str, timeout_s: float = 30.0) -> Any:  # noqa: ANN401 - JSON
+    """GET of a small JSON document.
+
+    Raises:
+        ExternalFailureError: no connection, another status than 200, or no JSON.
+    """
+    exchange = run_async(_get(parse_endpoint(url), path, timeout_s))
+    problem = exchange.detail
+    if exchange.ending == "complete":
+        try:
+            head = parse_head(b"".join(piece for _, piece in exchange.reads))
+            if head is not None and head.status == 200:
+                return json.loads(b"".join(piece for _, piece in body_pieces(exchange.reads, head)))
+            problem = f"HTTP status {head.status if head else 'missing'}"
+        except (MalformedResponseError, ValueError) as error:
+            problem = str(error)
+    message = f"{url}{path}: {problem or 'no answer'}"
+    raise ExternalFailureError(message)
+
+
+async def _get(endpoint: Endpoint, path: str, timeout_s: float) -> Exchange:
+    connection = Connection(endpoint)
+    exchange = await connection.send(endpoint.request(b"", "GET", path), timeout_s)
+    connection.close()
+    return exchange
+
+
+def served_model(url: str) -> tuple[str, int | None]:
+    """Name under which a server answers, and the most tokens a request may have in all.
+
+    Raises:
+        ExternalFailureError: the server does not answer, or names no model.
+    """
+    data = get_json(url, "/v1/models")
+    try:
+        first = data["data"][0]
+        name = str(first["id"])
+    except (KeyError, IndexError, TypeError):
+        message = f"{url}/v1/models names no model"
+        raise ExternalFailureError(message) from None
+    length = first.get("max_model_len")
+    return name, length if isinstance(length, int) else None

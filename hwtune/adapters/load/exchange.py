@@ -1,0 +1,173 @@
+"""One HTTP/1.1 exchange on raw asyncio: a clock read per socket read, and nothing else.
+
+While a response arrives, its bytes are only kept together with the time they came. They are
+looked at after the last one. So the client's own work does not delay the next stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from hwtune.adapters.load.http import response_is_complete
+from hwtune.domain.errors import InputError
+
+clock = time.perf_counter
+
+Ending = Literal["complete", "connect error", "timeout", "closed early"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """Raw facts of one request. Mutable while it runs, read afterwards."""
+
+    started_s: float = 0.0
+    """When the request was written, on ``clock``."""
+    reads: list[tuple[float, bytes]] = field(default_factory=list)
+    """Every socket read with its time on ``clock``."""
+    ended_s: float = 0.0
+    ending: Ending = "complete"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a server listens."""
+
+    host: str
+    port: int
+    path: str
+
+    def request(self, body: bytes, method: str = "POST", path: str = "/v1/completions") -> bytes:
+        """A whole HTTP/1.1 request with a JSON body."""
+        head = (
+            f"{method} {self.path}{path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            "Accept: text/event-stream\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: keep-alive\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """``http://host:port[/path]``; a path of /v1 is dropped, since every request names it.
+
+    Raises:
+        InputError: not such a URL. TLS is not spoken: measure on the server's own network.
+    """
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        port = parts.port or 80
+    except ValueError as error:
+        message = f"{url}: not a URL ({error})"
+        raise InputError(message) from None
+    if parts.scheme != "http" or not parts.hostname:
+        message = f"{url}: expected http://HOST:PORT"
+        raise InputError(message)
+    return Endpoint(host=parts.hostname, port=port, path=parts.path.rstrip("/").removesuffix("/v1"))
+
+
+class _Stream(asyncio.Protocol):
+    """One connection. ``done`` resolves when the response is complete or cannot become so."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.exchange = Exchange()
+        self.done: asyncio.Future[None] | None = None
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        now = clock()
+        self.exchange.reads.append((now, data))
+        tail = data[-5:] if len(data) > 4 else (self._tail + data)[-5:]
+        self._tail = tail
+        # A chunked body ends so. Anything else is looked at only while the headers are fresh.
+        maybe_last = tail == b"0\r\n\r\n" or self._plain_body()
+        if maybe_last and response_is_complete(self.exchange.reads):
+            self._finish("complete", now)
+
+    def _plain_body(self) -> bool:
+        """Whether the body is not chunked: then every read may be the last."""
+        return b"chunked" not in self.exchange.reads[0][1][:2048]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self._finish("closed early", clock(), str(error or "the server closed the connection"))
+
+    def begin(self, request: bytes) -> asyncio.Future[None]:
+        """Writes a request on an open connection."""
+        assert self.transport is not None
+        self.exchange = Exchange()
+        self._tail = b""
+        self.done = asyncio.get_running_loop().create_future()
+        self.exchange.started_s = clock()
+        self.transport.write(request)
+        return self.done
+
+    def _finish(self, ending: Ending, now: float, detail: str = "") -> None:
+        if self.done is None or self.done.done():
+            return
+        self.exchange.ended_s = now
+        self.exchange.ending = ending
+        self.exchange.detail = detail
+        self.done.set_result(None)
+
+
+class Connection:
+    """A keep-alive connection that opens itself again when the server has closed it."""
+
+    def __init__(self, endpoint: Endpoint, connect_timeout_s: float = 10.0) -> None:
+        self._endpoint = endpoint
+        self._connect_timeout_s = connect_timeout_s
+        self._stream: _Stream | None = None
+
+    async def open(self) -> str:
+        """Connects unless connected; returns why it failed, or nothing."""
+        if self._stream is not None and self._stream.transport is not None:
+            return ""
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_connection(_Stream, self._endpoint.host, self._endpoint.port)
+        try:
+            _, self._stream = await asyncio.wait_for(connecting, self._connect_timeout_s)
+        except asyncio.TimeoutError:
+            return f"no connection within {self._connect_timeout_s:g} s"
+        except OSError as error:
+            return str(error)
+        return ""
+
+    async def send(self, request: bytes, timeout_s: float) -> Exchange:
+        """One exchange. Connecting is not part of the time: it happens before ``started_s``."""
+        reused = self._stream is not None
+        exchange = await self._send_once(request, timeout_s)
+        if reused and exchange.ending == "closed early" and not exchange.reads:
+            # The server closed an idle connection just then; it never saw the request.
+            exchange = await self._send_once(request, timeout_s)
+        return exchange
+
+    async def _send_once(self, request: bytes, timeout_s: float) -> Exchange:
+        problem = await self.open()
+        if problem or self._stream is None:
+            now = clock()
+            return Exchange(started_s=now, ended_s=now, ending="connect error", detail=problem)
+        stream = self._stream
+        done = stream.begin(request)
+        try:
+            await asyncio.wait_for(done, timeout_s)
+        except asyncio.TimeoutError:
+            stream.exchange.ended_s = clock()
+            stream.exchange.ending = "timeout"
+            stream.exchange.detail = f"no complete answer within {timeout_s:g} s"
+            self.close()
+        return stream.exchange
+
+    def close(self) -> None:
+        """Drops the connection at once."""
+        if self._stream is not None and self._stream.transport is not None:
+            self._stream.transport.abort()
+        self._stream = None

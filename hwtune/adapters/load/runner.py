@@ -1,0 +1,265 @@
+"""Runs a design: servers up, warm-up, blocks in their order, records kept as they come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from hwtune.adapters.load.arms import ArmServer, served_model
+from hwtune.adapters.load.client import LoadReport, Request, run_load
+from hwtune.adapters.load.exchange import parse_endpoint
+from hwtune.domain.bench import ARMS, ArmProof, Phase, RequestRecord
+from hwtune.domain.errors import ExternalFailureError, InfeasibleError
+from hwtune.domain.launch import Arm
+from hwtune.domain.workload import (
+    Block,
+    Design,
+    Tier,
+    prompt_hash,
+    prompt_lengths,
+    prompts_in_pair,
+    schedule,
+    token_prompt,
+    warm_up_lengths,
+)
+from hwtune.io.records import RequestJournal
+
+Echo = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the runner tells whoever watches. Mutable: it is filled as the run goes on."""
+
+    done: int = 0
+    total: int = 0
+    records: list[RequestRecord] = field(default_factory=list)
+    proofs: dict[Arm, ArmProof] = field(default_factory=dict)
+    worst_lag_s: float = 0.0
+
+
+class Runner:
+    """One A/B run over two arms. ``run`` may end early: everything finished is in the journal."""
+
+    def __init__(
+        self,
+        design: Design,
+        arms: Mapping[Arm, ArmServer],
+        journal: RequestJournal,
+        earlier: Sequence[RequestRecord],
+        echo: Echo,
+        on_block: Callable[[Block, Progress], None] = lambda block, progress: None,
+    ) -> None:
+        self._design = design
+        self._arms = arms
+        self._journal = journal
+        self._echo = echo
+        self._on_block = on_block
+        self._attempts = next_attempts(design, earlier)
+        self._targets: dict[Arm, _Target] = {}
+        self._restarts = design.mode == "restart per block"
+        self.progress = Progress(records=list(earlier))
+
+    def run(self) -> Progress:
+        """Runs what is missing.
+
+        Raises:
+            ExternalFailureError: a server did not start, died, or cannot be reached.
+            InfeasibleError: the server's longest context is below a tier.
+        """
+        blocks = [b for b in schedule(self._design) if (b.tier.name, b.pair) in self._attempts]
+        self.progress.total = len(schedule(self._design))
+        self.progress.done = self.progress.total - len(blocks)
+        with self._servers():
+            if not self._restarts and not self._prepare():
+                return self.progress
+            for block in blocks:
+                self._run_block(block)
+            if not self._restarts:
+                self._prove(require_kernel_hits=True)
+        return self.progress
+
+    @contextmanager
+    def _servers(self) -> Iterator[None]:
+        try:
+            if not self._restarts:
+                for arm in ARMS:
+                    self._start(arm)
+            yield
+        finally:
+            self._stop(ARMS)
+
+    def _start(self, arm: Arm) -> None:
+        self._echo(f"{arm}: starting the server" if self._owns_servers() else f"{arm}: connecting")
+        url = self._arms[arm].start()
+        name, longest = served_model(url)
+        wanted = max(tier.most_tokens for tier in self._design.tiers)
+        if longest is not None and longest < wanted:
+            message = (
+                f"{arm}: the server takes {longest} tokens, the largest tier needs {wanted};"
+                f" pass --max-model-len {wanted} or leave the tier out"
+            )
+            raise InfeasibleError(message)
+        self._targets[arm] = _Target(url=url, model=name)
+        self._echo(f"{arm}: ready at {url}")
+
+    def _owns_servers(self) -> bool:
+        return self._design.mode != "given urls"
+
+    def _stop(self, arms: Iterable[Arm]) -> None:
+        for arm in arms:
+            self._targets.pop(arm, None)
+            self._arms[arm].stop()
+
+    def _prepare(self) -> bool:
+        """Warm-up and a first look at the markers. False: an arm is not what it should be."""
+        for arm in ARMS:
+            self._warm_up(arm, self._design.tiers)
+        self._prove(require_kernel_hits=False)
+        return all(proof.passed is not False for proof in self.progress.proofs.values())
+
+    def _prove(self, *, require_kernel_hits: bool) -> None:
+        for arm in ARMS:
+            self._prove_arm(arm, require_kernel_hits=require_kernel_hits)
+
+    def _prove_arm(self, arm: Arm, *, require_kernel_hits: bool) -> None:
+        proof = self._arms[arm].verify(require_kernel_hits=require_kernel_hits)
+        earlier = self.progress.proofs.get(arm)
+        # With restarts every server is proved; one bad server voids the arm.
+        if earlier is None or earlier.passed is not False:
+            self.progress.proofs[arm] = proof
+        self._echo(f"{arm}: markers: {proof.summary}")
+
+    def _warm_up(self, arm: Arm, tiers: Sequence[Tier]) -> None:
+        for tier in tiers:
+            requests = list(self._warm_up_requests(arm, tier))
+            records = self._load(arm, requests)
+            times = [f"{r.ttft_s * 1e3:.0f}" for r in records if r.ttft_s is not None]
+            self._echo(
+                f"{arm}: warm-up {tier.name}: TTFT {', '.join(times) or 'none'} ms (excluded)"
+            )
+
+    def _warm_up_requests(self, arm: Arm, tier: Tier) -> Iterator[Request]:
+        number = sum(record.phase == "warm-up" for record in self.progress.records)
+        for index, length in enumerate(warm_up_lengths(self._design, tier)):
+            key = f"{self._design.seed}/warm-up/{tier.name}/{number}/{index}"
+            yield self._request(arm, "warm-up", tier, (0, 0, index), key, length)
+
+    def _run_block(self, block: Block) -> None:
+        if self._restarts:
+            self._start(block.arm)
+            self._warm_up(block.arm, [block.tier])
+        requests = list(self._block_requests(block))
+        records = self._load(block.arm, requests)
+        self._check_alive(block, records)
+        if self._restarts:
+            self._prove_arm(block.arm, require_kernel_hits=True)
+            self._stop([block.arm])
+        self.progress.done += 1
+        self._on_block(block, self.progress)
+
+    def _block_requests(self, block: Block) -> Iterator[Request]:
+        tier, pair = block.tier, block.pair
+        attempt = self._attempts[tier.name, pair]
+        lengths = prompt_lengths(self._design, tier, pair, attempt)
+        for index, length in enumerate(lengths):
+            key = f"{self._design.seed}/{tier.name}/{pair}/{attempt}/{index}"
+            yield self._request(block.arm, "measured", tier, (pair, attempt, index), key, length)
+
+    def _request(
+        self,
+        arm: Arm,
+        phase: Phase,
+        tier: Tier,
+        place: tuple[int, int, int],
+        key: str,
+        length: int,
+    ) -> Request:
+        token_ids = token_prompt(key, length, self._design.vocab_size)
+        return Request(
+            arm=arm,
+            phase=phase,
+            tier=tier.name,
+            pair=place[0],
+            attempt=place[1],
+            prompt=place[2],
+            prompt_id=prompt_hash(token_ids),
+            token_ids=tuple(token_ids),
+            model=self._targets[arm].model,
+            output_tokens=self._design.output_tokens,
+        )
+
+    def _load(self, arm: Arm, requests: Sequence[Request]) -> list[RequestRecord]:
+        records: list[RequestRecord] = []
+        report: LoadReport = run_load(
+            parse_endpoint(self._targets[arm].url),
+            requests,
+            concurrency=self._design.concurrency,
+            timeout_s=self._design.request_timeout_s,
+            on_record=lambda record: self._keep(record, records),
+        )
+        self.progress.worst_lag_s = max(self.progress.worst_lag_s, report.worst_lag_s)
+        self._journal.sync()
+        return records
+
+    def _keep(self, record: RequestRecord, records: list[RequestRecord]) -> None:
+        self._journal.append(record)
+        records.append(record)
+        self.progress.records.append(record)
+
+    def _check_alive(self, block: Block, records: Sequence[RequestRecord]) -> None:
+        """A server that is gone ends the run; failures of a living one are a red gate later."""
+        failed = [record for record in records if record.failure]
+        gone = next((r.detail for r in failed if r.failure == "connect error"), "")
+        if failed and not gone:
+            try:
+                served_model(self._targets[block.arm].url)
+            except ExternalFailureError as error:
+                gone = str(error)
+                # Voids the pair, so that a resume measures it again.
+                self._keep(replace(failed[-1], failure="connect error", detail=gone), [])
+        if not gone:
+            return
+        message = (
+            f"{block.arm}: the server is gone in tier {block.tier.name}, block"
+            f" {block.pair + 1} of {self._design.pairs} ({gone}); {self.progress.done} of"
+            f" {self.progress.total} blocks are kept"
+        )
+        raise ExternalFailureError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    url: str
+    model: str
+
+
+def next_attempts(design: Design, earlier: Iterable[RequestRecord]) -> dict[tuple[str, int], int]:
+    """Pairs still to run, with their attempt number.
+
+    A pair is finished when both arms have a record of every prompt in the same attempt and no
+    request met a dead server. Otherwise both arms measure it again, with fresh prompts.
+    """
+    counts: Counter[tuple[str, int, int]] = Counter()
+    void: set[tuple[str, int, int]] = set()
+    highest: dict[tuple[str, int], int] = {}
+    for record in earlier:
+        if record.phase != "measured":
+            continue
+        place = record.tier, record.pair
+        highest[place] = max(highest.get(place, 0), record.attempt)
+        attempt = (record.tier, record.pair, record.attempt)
+        counts[attempt] += 1
+        if record.failure == "connect error":
+            void.add(attempt)
+    missing: dict[tuple[str, int], int] = {}
+    for tier in design.tiers:
+        for pair in range(design.pairs):
+            place = (tier.name, pair)
+            last = (tier.name, pair, highest.get(place, -1))
+            full = prompts_in_pair(design, pair) * len(ARMS)
+            if last in void or counts[last] < full:
+                missing[place] = last[2] + 1
+    return missing

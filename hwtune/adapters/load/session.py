@@ -1,0 +1,164 @@
+"""One A/B run on disk: its directory, its arms, its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
+from hwtune.adapters.load.runner import Progress, Runner, next_attempts
+from hwtune.domain.bench import E2EL, TTFT, ArmProof, Comparison, Gate, MetricResult
+from hwtune.domain.compare import compare
+from hwtune.domain.errors import InputError
+from hwtune.domain.launch import Arm
+from hwtune.domain.stats import median
+from hwtune.domain.validity import marker_gates
+from hwtune.domain.workload import Block, Design
+from hwtune.io.records import (
+    REPORT_FILE,
+    RequestJournal,
+    read_requests,
+    write_comparison,
+    write_design,
+    write_text,
+)
+
+Echo = Callable[[str], None]
+
+
+def new_run_dir() -> Path:
+    """``hwtune-runs/ab-<date>-<time>`` below the working directory."""
+    return Path("hwtune-runs") / time.strftime("ab-%Y%m%d-%H%M%S")
+
+
+class Session:
+    """Binds a design to its run directory."""
+
+    def __init__(self, design: Design, run_dir: Path, *, resumed: bool) -> None:
+        self.design = design
+        self.run_dir = run_dir
+        self._gates: list[Gate] = []
+        self._proofs: dict[Arm, ArmProof] = {}
+        self._worst_lag_s = 0.0
+        self._earlier = read_requests(run_dir)
+        if not resumed:
+            write_design(design, run_dir)
+
+    def run(self, ready_timeout_s: float, echo: Echo) -> None:
+        """Measures what is missing. Whatever ends it, finished requests are on disk.
+
+        Raises:
+            HwtuneError: a server failed, or an input turned out unusable.
+        """
+        if not next_attempts(self.design, self._earlier):
+            echo("nothing is missing: judging what is there")
+        arms = self._arms(ready_timeout_s, echo)
+        with closing(RequestJournal(self.run_dir)) as journal:
+            runner = Runner(
+                self.design,
+                arms,
+                journal,
+                self._earlier,
+                echo,
+                lambda block, progress: echo(_block_line(self.design, block, progress)),
+            )
+            try:
+                runner.run()
+            finally:
+                self._proofs = runner.progress.proofs
+                self._worst_lag_s = runner.progress.worst_lag_s
+
+    def _arms(self, ready_timeout_s: float, echo: Echo) -> dict[Arm, ArmServer]:
+        design = self.design
+        if design.baseline_url is not None and design.candidate_url is not None:
+            return {
+                "baseline": UrlArm("baseline", design.baseline_url, _run(design.baseline_run)),
+                "candidate": UrlArm("candidate", design.candidate_url, _run(design.candidate_run)),
+            }
+        baseline, candidate, gate = served_arms(
+            design.model,
+            design.profile or "",
+            design.flags,
+            port=design.port,
+            run_dir=self.run_dir,
+            ready_timeout_s=ready_timeout_s,
+        )
+        self._gates.append(gate)
+        return {"baseline": baseline, "candidate": candidate}
+
+    def judge(self) -> Comparison | None:
+        """The comparison over everything on disk; None when nothing was measured."""
+        records = read_requests(self.run_dir)
+        proofs = [self._proofs.get(arm) or _unproved(arm) for arm in ("baseline", "candidate")]
+        gates = (*marker_gates(proofs), *self._gates)
+        red = any(gate.state == "failed" for gate in gates)
+        if not red and not any(record.phase == "measured" for record in records):
+            return None
+        notes = [f"client: event loop at most {self._worst_lag_s * 1e3:.1f} ms late"]
+        return compare(self.design, records, gates, notes)
+
+    def missing(self) -> str:
+        """What a resume would still measure, or nothing."""
+        pairs = next_attempts(self.design, read_requests(self.run_dir))
+        parts = []
+        for tier in self.design.tiers:
+            count = sum(name == tier.name for name, _ in pairs)
+            if count:
+                parts.append(f"{count} of {self.design.pairs} blocks of tier {tier.name}")
+        return ", ".join(parts)
+
+    def write(self, comparison: Comparison, report: str) -> None:
+        """``comparison.json`` and ``report.md``."""
+        write_comparison(comparison, self.run_dir)
+        write_text(self.run_dir / REPORT_FILE, report)
+
+
+def _unproved(arm: Arm) -> ArmProof:
+    return ArmProof(arm=arm, passed=None, summary="the run ended before the markers were checked")
+
+
+def _run(path: str | None) -> Path | None:
+    if path is None:
+        return None
+    if not Path(path).is_dir():
+        message = f"{path}: no such run directory"
+        raise InputError(message)
+    return Path(path)
+
+
+def _block_line(design: Design, block: Block, progress: Progress) -> str:
+    """One finished block, and where its tier stands."""
+    mine = [
+        record
+        for record in progress.records
+        if (record.phase, record.tier, record.pair, record.arm)
+        == ("measured", block.tier.name, block.pair, block.arm)
+    ]
+    ttft = median([record.ttft_s for record in mine if record.ttft_s is not None])
+    shown = "no answer" if ttft is None else f"TTFT {ttft * 1e3:.1f} ms"
+    failed = sum(record.failure is not None for record in mine)
+    trouble = f", {failed} FAILED" if failed else ""
+    return (
+        f"[{progress.done}/{progress.total}] {block.tier.name} block {block.pair + 1}"
+        f" {block.arm}: {shown}{trouble}{_so_far(design, block, progress)}"
+    )
+
+
+def _so_far(design: Design, block: Block, progress: Progress) -> str:
+    tiers = compare(design, progress.records, ()).tiers
+    tier = next(tier for tier in tiers if tier.tier == block.tier.name)
+    parts = []
+    for result in tier.metrics:
+        if result.metric in (TTFT, E2EL) and result.change_pct is not None:
+            parts.append(f"{result.metric.title} {result.change_pct:+.1f} %{_range(result)}")
+    return f" · so far {', '.join(parts)}" if parts else ""
+
+
+def _range(result: MetricResult) -> str:
+    """The interval, once there are blocks enough for one."""
+    if result.interval is None:
+        return ""
+    low, high = ((bound - 1.0) * 100.0 for bound in result.interval)
+    return f" [{low:+.1f}, {high:+.1f}]"

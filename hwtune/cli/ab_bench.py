@@ -1,0 +1,183 @@
+"""``hwtune ab-bench``: baseline against candidate, measured so that one can bet on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, InputError, UsageError
+from hwtune.domain.workload import DEFAULT_TIERS, Design, Mode, check_design, parse_tier
+
+if TYPE_CHECKING:
+    from hwtune.adapters.load.session import Session
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure baseline against candidate: interleaved, paired, gated.",
+)
+
+Format = Literal["table", "json", "markdown", "csv"]
+
+_INTERRUPTED = 130
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps ``serving`` a sub-command while it is the only one."""
+
+
+@app.command(
+    "serving",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def serving(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Argument(help="Model directory or name.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Hardware profile of the candidate.")] = None,
+    tier: Annotated[
+        list[str] | None, typer.Option(help="Context range in tokens, e.g. 4096-8192. Repeatable.")
+    ] = None,
+    prompts_per_tier: Annotated[int, typer.Option(help="Prompts per tier, in all.")] = 24,
+    blocks: Annotated[int, typer.Option(help="Blocks per arm and tier; 6 at least decide.")] = 8,
+    output_tokens: Annotated[int, typer.Option(help="Tokens per answer, fixed.")] = 128,
+    concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
+    warm_up: Annotated[int, typer.Option(help="Excluded requests per arm and tier.")] = 2,
+    margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
+    confidence: Annotated[float, typer.Option(help="Of all intervals together.")] = 0.95,
+    design_seed: Annotated[int, typer.Option(help="Decides prompts and order.")] = 1,
+    request_timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 600.0,
+    ready_timeout: Annotated[float, typer.Option(help="Seconds for a server to start.")] = 1800.0,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="One server at a time, restarted for every block.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="Baseline's port; candidate's is next.")] = None,
+    baseline_url: Annotated[str | None, typer.Option(help="A server that is up.")] = None,
+    candidate_url: Annotated[str | None, typer.Option(help="A server that is up.")] = None,
+    baseline_run: Annotated[Path | None, typer.Option(help="Its run directory.")] = None,
+    candidate_run: Annotated[Path | None, typer.Option(help="Its run directory.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="If the config is not here.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where records and results go.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this directory.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="Result on standard output.")] = "table",
+) -> None:
+    """Serve both arms, send both the same prompts in random ABBA blocks, and judge.
+
+    Everything after MODEL that is not an option of this command goes to vLLM, for both arms.
+
+    Exit status: 0 done and the candidate is not slower, 1 slower or not comparable, 3 bad input,
+    6 a server failed.
+    """
+    from hwtune.adapters.load.session import Session, new_run_dir
+    from hwtune.io.records import read_design
+
+    if resume is not None:
+        _refuse_with_resume(model, profile, tier, baseline_url, run_dir)
+        session = Session(read_design(resume), resume, resumed=True)
+    else:
+        mode = _mode(restart, baseline_url, candidate_url)
+        design = Design(
+            model=_required(model, mode, profile),
+            profile=profile,
+            flags=tuple(context.args),
+            mode=mode,
+            baseline_url=baseline_url,
+            candidate_url=candidate_url,
+            baseline_run=None if baseline_run is None else str(baseline_run),
+            candidate_run=None if candidate_run is None else str(candidate_run),
+            vocab_size=_vocabulary(model, vocab_size),
+            tiers=tuple(map(parse_tier, tier or DEFAULT_TIERS)),
+            pairs=blocks,
+            prompts_per_tier=prompts_per_tier,
+            output_tokens=output_tokens,
+            concurrency=concurrency,
+            warm_up=warm_up,
+            request_timeout_s=request_timeout,
+            seed=design_seed,
+            margin=margin,
+            confidence=confidence,
+            port=port,
+        )
+        check_design(design)
+        session = Session(design, run_dir or new_run_dir(), resumed=False)
+    _finish(session, ready_timeout, form)
+
+
+def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:
+    """Runs, shows, and exits with what the result means."""
+    from hwtune.report.bench import render, to_markdown
+
+    error: HwtuneError | None = None
+    interrupted = False
+    try:
+        session.run(ready_timeout_s, _echo)
+    except KeyboardInterrupt:
+        interrupted = True
+    except HwtuneError as caught:
+        error = caught
+    comparison = session.judge()
+    if comparison is not None:
+        session.write(comparison, to_markdown(comparison))
+        sys.stdout.write(render(comparison, form))
+    missing = session.missing()
+    if missing:
+        sys.stderr.write(
+            f"missing: {missing}; hwtune ab-bench serving --resume {session.run_dir}\n"
+        )
+    sys.stderr.write(f"run directory: {session.run_dir}\n")
+    if error is not None:
+        raise error
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if comparison is None or comparison.answer_is_no:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _echo(text: str) -> None:
+    """A plain line on standard error: it also makes sense in a log."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _mode(restart: bool, baseline_url: str | None, candidate_url: str | None) -> Mode:
+    if (baseline_url is None) != (candidate_url is None):
+        message = "--baseline-url and --candidate-url belong together: give both or none"
+        raise UsageError(message)
+    if baseline_url is None:
+        return "restart per block" if restart else "concurrent servers"
+    if restart:
+        message = "--restart needs servers that hwtune starts itself: leave the URLs out"
+        raise UsageError(message)
+    return "given urls"
+
+
+def _required(model: str | None, mode: Mode, profile: str | None) -> str:
+    if model is None:
+        message = "MODEL is missing: name a model directory, or continue a run with --resume"
+        raise UsageError(message)
+    if mode != "given urls" and profile is None:
+        message = "--profile is missing: `hwtune profiles list` shows the names"
+        raise UsageError(message)
+    return model
+
+
+def _vocabulary(model: str | None, given: int | None) -> int:
+    from hwtune.io.prompts import read_vocab_size
+
+    size = given if given is not None else read_vocab_size(model or "")
+    if size is None:
+        message = f"{model}: no local config.json, so the vocabulary is unknown; give --vocab-size"
+        raise InputError(message)
+    if size < 4:
+        message = f"--vocab-size {size}: too small to draw prompts from"
+        raise InputError(message)
+    return size
+
+
+def _refuse_with_resume(*given: object) -> None:
+    if any(value is not None for value in given):
+        message = "--resume takes everything from the run directory; give it alone"
+        raise UsageError(message)

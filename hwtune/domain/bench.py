@@ -1,0 +1,227 @@
+"""What one request and one comparison of serving speed consist of.
+
+All times are seconds on one monotonic clock, counted from the moment the request was written to
+an open connection. Scope: serving, end to end. A kernel's own time never appears here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from hwtune.domain.launch import Arm
+
+SCOPE: Final = "serving"
+COMPARISON_SCHEMA_VERSION: Final = 1
+ARMS: Final[tuple[Arm, Arm]] = ("baseline", "candidate")
+
+Phase = Literal["warm-up", "a/a", "measured"]
+
+FailureReason = Literal[
+    "connect error",
+    "http status",
+    "error body",
+    "error event",
+    "truncated stream",
+    "missing usage",
+    "zero tokens",
+    "wrong length",
+    "wrong model",
+    "timeout",
+    "malformed response",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One finished request. A failed one has no times: it can never look fast."""
+
+    arm: Arm
+    phase: Phase
+    tier: str
+    pair: int
+    """Which pair of blocks (one per arm, same prompts) inside the tier, from 0."""
+    attempt: int = 0
+    """Counts up when an interrupted pair is measured again; only the last attempt counts."""
+    prompt: int
+    """Which prompt of the pair, from 0."""
+    prompt_id: str
+    """Hash of the token ids sent: equal in both arms, or the pair is void."""
+    started_unix_s: float
+    ended_unix_s: float
+    ttft_s: float | None = None
+    """To the first chunk that carries a token. An early role-only chunk is not one."""
+    e2el_s: float | None = None
+    """To the last chunk that carries a token."""
+    prompt_tokens: int | None = None
+    """From the server's usage."""
+    output_tokens: int | None = None
+    """From the server's usage."""
+    chunk_times_s: tuple[float, ...] = ()
+    """Arrival of each chunk that carries a token; a chunk may carry several."""
+    text: str = ""
+    text_sha256: str = ""
+    finish_reason: str | None = None
+    failure: FailureReason | None = None
+    detail: str = ""
+    """What the server or the socket said when the request failed."""
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(E2EL - TTFT) / (output tokens - 1); None with fewer than two tokens."""
+        if self.ttft_s is None or self.e2el_s is None or not self.output_tokens:
+            return None
+        if self.output_tokens < 2:
+            return None
+        return (self.e2el_s - self.ttft_s) / (self.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A measured quantity. Names and formulas are those of ``vllm bench serve``."""
+
+    name: str
+    title: str
+    unit: str
+    better: Literal["lower", "higher"]
+    formula: str
+
+
+TTFT = Metric(
+    name="ttft",
+    title="TTFT",
+    unit="ms",
+    better="lower",
+    formula="first chunk that carries a token - request written",
+)
+TPOT = Metric(
+    name="tpot",
+    title="TPOT",
+    unit="ms",
+    better="lower",
+    formula="(E2EL - TTFT) / (output tokens - 1)",
+)
+E2EL = Metric(
+    name="e2el",
+    title="E2EL",
+    unit="ms",
+    better="lower",
+    formula="last chunk that carries a token - request written",
+)
+OUTPUT_THROUGHPUT = Metric(
+    name="output_throughput",
+    title="output throughput",
+    unit="tok/s",
+    better="higher",
+    formula="output tokens of a block / (last end - first start)",
+)
+REQUEST_THROUGHPUT = Metric(
+    name="request_throughput",
+    title="request throughput",
+    unit="req/s",
+    better="higher",
+    formula="requests of a block / (last end - first start)",
+)
+METRICS: Final = (TTFT, TPOT, E2EL, OUTPUT_THROUGHPUT, REQUEST_THROUGHPUT)
+
+VerdictKind = Literal["faster", "slower", "same", "inconclusive", "not comparable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One of five answers, and the sentence that says it."""
+
+    kind: VerdictKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One condition of a valid comparison, with its evidence."""
+
+    name: str
+    state: Literal["passed", "failed", "not checked"]
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmProof:
+    """What the marker check said about one arm's server."""
+
+    arm: Arm
+    passed: bool | None
+    """None: nothing could be checked (a server that hwtune did not start)."""
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricResult:
+    """One metric in one tier."""
+
+    metric: Metric
+    blocks: int
+    """Pairs of blocks that the interval is taken over."""
+    baseline: float | None
+    """Median over requests (latencies, ms) or blocks (throughputs)."""
+    candidate: float | None
+    ratio: float | None
+    """candidate / baseline, geometric mean of the paired ratios; None when not comparable."""
+    interval: tuple[float, float] | None
+    """Confidence interval of the ratio."""
+    verdict: Verdict
+    more_blocks: int | None = None
+    """Further pairs of blocks that would probably decide an inconclusive metric."""
+
+    @property
+    def change_pct(self) -> float | None:
+        """(ratio - 1) x 100."""
+        return None if self.ratio is None else (self.ratio - 1.0) * 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierResult:
+    """One context tier: metrics, gates, and the conditions they hold under."""
+
+    tier: str
+    pairs_done: int
+    pairs_planned: int
+    prompts: int
+    """Prompts that both arms answered."""
+    prompt_tokens: tuple[int, int] | None
+    """Least and most prompt tokens the server counted."""
+    text_agreement: float | None
+    """Share of prompts with the same text in both arms. BF16 reductions may differ legitimately."""
+    gates: tuple[Gate, ...]
+    metrics: tuple[MetricResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Baseline against candidate, judged."""
+
+    schema_version: int = COMPARISON_SCHEMA_VERSION
+    scope: str = SCOPE
+    model: str
+    confidence: float
+    """Joint over the tiers: each interval is wider by Bonferroni's rule."""
+    margin: float
+    """Equivalence margin: a ratio within 1/(1+margin)..1+margin is the same."""
+    conditions: dict[str, str]
+    gates: tuple[Gate, ...]
+    """Those that concern the whole run."""
+    tiers: tuple[TierResult, ...]
+    warm_up: tuple[str, ...] = ()
+    """What the excluded warm-up showed, one line per arm and tier."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def red_gates(self) -> tuple[Gate, ...]:
+        """Every failed gate of the run and its tiers."""
+        gates = [*self.gates, *(gate for tier in self.tiers for gate in tier.gates)]
+        return tuple(gate for gate in gates if gate.state == "failed")
+
+    @property
+    def answer_is_no(self) -> bool:
+        """Slower somewhere, or not comparable."""
+        kinds = {result.verdict.kind for tier in self.tiers for result in tier.metrics}
+        return bool(kinds & {"slower", "not comparable"}) or bool(self.red_gates)

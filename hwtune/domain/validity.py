@@ -1,0 +1,164 @@
+"""Conditions of a valid comparison. Any red one: no speed-up is stated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from hwtune.domain.bench import ArmProof, Gate, RequestRecord
+from hwtune.domain.launch import LaunchPlan
+
+Pair = tuple[RequestRecord, RequestRecord]
+"""Baseline and candidate record of the same prompt."""
+
+_LONGEST_UNIT = 16
+_REPEATS = 8
+
+
+def is_degenerate(text: str) -> bool:
+    """Empty, or a short unit repeated to the end: what a broken kernel typically writes.
+
+    The last three quarters are looked at, so that a sane first word does not hide it. A unit has
+    at most 16 characters and must come 8 times.
+    """
+    if not text.strip():
+        return True
+    tail = text[len(text) // 4 :]
+    units = range(1, min(_LONGEST_UNIT, len(tail) // _REPEATS) + 1)
+    return any(tail[unit:] == tail[:-unit] for unit in units)
+
+
+def gate(name: str, problem: str, evidence: str) -> Gate:
+    """Failed with ``problem`` when there is one, else passed with ``evidence``."""
+    if problem:
+        return Gate(name=name, state="failed", evidence=problem)
+    return Gate(name=name, state="passed", evidence=evidence)
+
+
+def marker_gates(proofs: Iterable[ArmProof]) -> tuple[Gate, ...]:
+    """One per arm: markers present, kernels hit. Not checked for a server of unknown origin."""
+    gates = []
+    for proof in proofs:
+        state = {True: "passed", False: "failed", None: "not checked"}[proof.passed]
+        name = f"markers of the {proof.arm}"
+        gates.append(Gate(name=name, state=state, evidence=proof.summary))  # type: ignore[arg-type]
+    return tuple(gates)
+
+
+def tier_gates(
+    records: Sequence[RequestRecord], pairs: Sequence[Pair], output_tokens: int
+) -> tuple[Gate, ...]:
+    """Gates over the measured requests of one tier."""
+    return (
+        _failures(records),
+        _same_prompts(pairs),
+        _equal(pairs, "input tokens", lambda record: record.prompt_tokens),
+        _output_tokens(pairs, output_tokens),
+        _degenerate(pairs),
+    )
+
+
+def _failures(records: Sequence[RequestRecord]) -> Gate:
+    failed = [record for record in records if record.failure]
+    counts = Counter(f"{record.arm}: {record.failure}" for record in failed)
+    problem = ""
+    if failed:
+        listed = ", ".join(f"{number} x {reason}" for reason, number in counts.most_common(3))
+        detail = f" ({failed[0].detail[:120]})" if failed[0].detail else ""
+        problem = f"{len(failed)} of {len(records)} requests failed: {listed}{detail}"
+    return gate("no failed request", problem, f"0 of {len(records)} failed")
+
+
+def _same_prompts(pairs: Sequence[Pair]) -> Gate:
+    different = sum(first.prompt_id != second.prompt_id for first, second in pairs)
+    problem = f"{different} of {len(pairs)} prompts differ between the arms" if different else ""
+    return gate("same prompts", problem, f"{len(pairs)} prompts sent to both arms")
+
+
+def _equal(pairs: Sequence[Pair], what: str, value: Callable[[RequestRecord], int | None]) -> Gate:
+    differing = [pair for pair in pairs if value(pair[0]) != value(pair[1])]
+    problem = ""
+    if differing:
+        totals = [sum(value(pair[side]) or 0 for pair in pairs) for side in (0, 1)]
+        problem = (
+            f"{what} differ in {len(differing)} of {len(pairs)} prompts:"
+            f" baseline {totals[0]}, candidate {totals[1]} in all"
+        )
+    return gate(f"equal {what}", problem, f"equal in {len(pairs)} prompts")
+
+
+def _output_tokens(pairs: Sequence[Pair], output_tokens: int) -> Gate:
+    unequal = _equal(pairs, "output tokens", lambda record: record.output_tokens)
+    wrong = sum(record.output_tokens != output_tokens for pair in pairs for record in pair)
+    if unequal.state == "failed" or not wrong:
+        return unequal
+    problem = f"{wrong} answers do not have the {output_tokens} tokens asked for"
+    return gate(unequal.name, problem, "")
+
+
+def _degenerate(pairs: Sequence[Pair]) -> Gate:
+    """Red when a tenth of the prompts or more degenerate in one arm and not in the other.
+
+    When both arms give the same degenerate text it is the model that does so; that is said, and
+    it does not make the arms incomparable.
+    """
+    flags = [(is_degenerate(first.text), is_degenerate(second.text)) for first, second in pairs]
+    counts = [sum(flag[side] for flag in flags) for side in (0, 1)]
+    differing = [
+        flag != (False, False) and (flag[0] != flag[1] or pair[0].text != pair[1].text)
+        for flag, pair in zip(flags, pairs, strict=True)
+    ]
+    shown = f"baseline {counts[0]}, candidate {counts[1]} of {len(pairs)} answers"
+    problem = ""
+    if pairs and sum(differing) * 10 >= len(pairs):
+        problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
+    same = " (the same text in both arms)" if any(counts) and not problem else ""
+    return gate("sane output", problem, f"degenerate: {shown}{same}")
+
+
+def plan_difference_gate(baseline: LaunchPlan, candidate: LaunchPlan) -> Gate:
+    """The arms may differ in the plugin's own facts, the port, and flags declared as added."""
+    problems = [
+        f"{name} {first!r} / {second!r}"
+        for name, first, second in _plan_facts(baseline, candidate)
+        if first != second
+    ]
+    return gate(
+        "arms differ only in what was declared",
+        "; ".join(problems)[:400],
+        "same model, vLLM, flags and environment but for the plan's declared additions",
+    )
+
+
+def _plan_facts(baseline: LaunchPlan, candidate: LaunchPlan) -> list[tuple[str, object, object]]:
+    return [
+        ("model", baseline.model, candidate.model),
+        ("served model", baseline.served_model_name, candidate.served_model_name),
+        ("vLLM", baseline.vllm_version, candidate.vllm_version),
+        ("device", baseline.device, candidate.device),
+        ("flags", _undeclared_flags(baseline), _undeclared_flags(candidate)),
+        ("environment", _undeclared_environment(baseline), _undeclared_environment(candidate)),
+    ]
+
+
+def _undeclared_flags(plan: LaunchPlan) -> tuple[str, ...]:
+    """The command without its port and without the flags that the plan declares as added."""
+    declared = {added.name: added.value for added in plan.added}
+    kept: list[str] = []
+    words = iter(plan.argv)
+    for word in words:
+        name = word.split("=", 1)[0]
+        if name not in declared and name != "--port":
+            kept.append(word)
+        elif "=" not in word and declared.get(name, "value") not in ("", "true", "True"):
+            next(words, None)
+    return tuple(kept)
+
+
+def _undeclared_environment(plan: LaunchPlan) -> dict[str, str]:
+    declared = {added.name for added in plan.added}
+    return {
+        name: value
+        for name, value in sorted(plan.environment.items())
+        if name not in declared and not name.startswith("HWTUNE_")
+    }

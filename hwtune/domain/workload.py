@@ -1,0 +1,200 @@
+"""The design of an A/B run: which prompts go to which arm, in which order.
+
+Everything follows from one seed, so that a run can be resumed and repeated. A *pair* is two
+blocks, one per arm, with the same prompts. Two pairs make ABBA or BAAB, drawn at random: a drift
+that is linear in time then cancels, and no arm is always first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from hwtune.domain.bench import ARMS
+from hwtune.domain.errors import UsageError
+from hwtune.domain.launch import Arm
+
+DESIGN_SCHEMA_VERSION: Final = 1
+DEFAULT_TIERS: Final = ("4-8K", "8-16K", "16-32K")
+MINIMUM_PAIRS: Final = 6
+"""Below this a verdict is refused: with 5 pairs even a sign test cannot reach 5 % (2 x 2^-5)."""
+
+Mode = Literal["concurrent servers", "restart per block", "given urls"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A range of context lengths, prompt and output together."""
+
+    name: str
+    least_tokens: int
+    most_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Everything that determines a run. Stored before the first request, never changed after."""
+
+    schema_version: int = DESIGN_SCHEMA_VERSION
+    scope: str = "serving"
+    model: str
+    profile: str | None
+    flags: tuple[str, ...]
+    """vLLM flags given to both arms."""
+    mode: Mode
+    baseline_url: str | None = None
+    candidate_url: str | None = None
+    baseline_run: str | None = None
+    """Run directory of a server that hwtune started earlier: its markers are checked."""
+    candidate_run: str | None = None
+    vocab_size: int
+    tiers: tuple[Tier, ...]
+    pairs: int
+    """Pairs of blocks per tier."""
+    prompts_per_tier: int
+    output_tokens: int
+    concurrency: int
+    warm_up: int = 1
+    """Requests per arm and tier before anything counts."""
+    request_timeout_s: float = 600.0
+    seed: int = 1
+    margin: float = 0.02
+    confidence: float = 0.95
+    port: int | None = None
+    """Port of the baseline; the candidate gets the next one. None: free ones are chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One arm, one tier, one set of prompts: the smallest unit that is measured as a whole."""
+
+    tier: Tier
+    pair: int
+    arm: Arm
+
+
+def parse_tier(text: str) -> Tier:
+    """``4096-8192``, ``4-8K`` or ``4K-8K``; K is 1024 tokens.
+
+    Raises:
+        UsageError: not two whole numbers, or the second is not larger.
+    """
+    parts = text.strip().upper().split("-")
+    try:
+        low, high = parts
+        scale_low = 1024 if low.endswith("K") or high.endswith("K") else 1
+        scale_high = 1024 if high.endswith("K") else 1
+        least, most = int(low.rstrip("K")) * scale_low, int(high.rstrip("K")) * scale_high
+    except ValueError:
+        message = f"--tier {text}: expected tokens as LEAST-MOST, such as 4096-8192 or 4-8K"
+        raise UsageError(message) from None
+    if not 0 < least < most:
+        message = f"--tier {text}: the first number must be above 0 and below the second"
+        raise UsageError(message)
+    return Tier(name=_tier_name(least, most), least_tokens=least, most_tokens=most)
+
+
+def _tier_name(least: int, most: int) -> str:
+    if least % 1024 == 0 and most % 1024 == 0:
+        return f"{least // 1024}-{most // 1024}K"
+    return f"{least}-{most}"
+
+
+def check_design(design: Design) -> None:
+    """Refuses a design that cannot be measured.
+
+    Raises:
+        UsageError: says which option to change, and to what.
+    """
+    if min(design.pairs, design.prompts_per_tier, design.concurrency) < 1 or design.warm_up < 0:
+        message = "--blocks, --prompts-per-tier and --concurrency must be 1 or more"
+        raise UsageError(message)
+    if design.output_tokens < 2:
+        message = f"--output-tokens {design.output_tokens}: TPOT needs at least 2"
+        raise UsageError(message)
+    least = design.pairs * design.concurrency
+    if design.prompts_per_tier < least:
+        message = (
+            f"--prompts-per-tier {design.prompts_per_tier}: {design.pairs} blocks at concurrency"
+            f" {design.concurrency} need at least {least}"
+        )
+        raise UsageError(message)
+    for tier in design.tiers:
+        if tier.most_tokens - design.output_tokens <= tier.least_tokens // 2:
+            message = (
+                f"--tier {tier.name}: {design.output_tokens} output tokens leave no room for"
+                " a prompt of that tier; lower --output-tokens"
+            )
+            raise UsageError(message)
+    names = [tier.name for tier in design.tiers]
+    if len(set(names)) < len(names):
+        message = f"--tier given twice: {', '.join(names)}"
+        raise UsageError(message)
+    if not 0 < design.margin < 1 or not 0.5 <= design.confidence < 1:
+        message = "--margin must lie between 0 and 1, --confidence between 0.5 and 1"
+        raise UsageError(message)
+
+
+def schedule(design: Design) -> tuple[Block, ...]:
+    """All blocks in the order they are run. Rounds of ABBA or BAAB, tiers shuffled per round."""
+    rng = random.Random(f"order/{design.seed}")
+    blocks: list[Block] = []
+    for first in range(0, design.pairs, 2):
+        pairs = range(first, min(first + 2, design.pairs))
+        for tier in rng.sample(design.tiers, len(design.tiers)):
+            blocks.extend(_round(tier, pairs, rng.random() < 0.5))
+    return tuple(blocks)
+
+
+def _round(tier: Tier, pairs: Sequence[int], flip: bool) -> list[Block]:
+    order = tuple(reversed(ARMS)) if flip else ARMS
+    blocks: list[Block] = []
+    for pair in pairs:
+        blocks.extend(Block(tier=tier, pair=pair, arm=arm) for arm in order)
+        order = tuple(reversed(order))
+    return blocks
+
+
+def prompts_in_pair(design: Design, pair: int) -> int:
+    """Prompts of a tier spread over its pairs as evenly as possible."""
+    share, rest = divmod(design.prompts_per_tier, design.pairs)
+    return share + (1 if pair < rest else 0)
+
+
+def prompt_lengths(design: Design, tier: Tier, pair: int, attempt: int = 0) -> tuple[int, ...]:
+    """Prompt tokens, stratified over the tier so that every block has the same mix of lengths.
+
+    Prompt and output together stay inside the tier's upper bound.
+    """
+    count = prompts_in_pair(design, pair)
+    least = min(tier.least_tokens, tier.most_tokens - design.output_tokens)
+    width = tier.most_tokens - design.output_tokens - least
+    rng = random.Random(f"length/{design.seed}/{tier.name}/{pair}/{attempt}")
+    lengths = [least + int(width * (index + rng.random()) / count) for index in range(count)]
+    rng.shuffle(lengths)
+    return tuple(lengths)
+
+
+def warm_up_lengths(design: Design, tier: Tier) -> tuple[int, ...]:
+    """The longest prompt of the tier, so that every later shape has been seen."""
+    return (tier.most_tokens - design.output_tokens,) * design.warm_up
+
+
+def token_prompt(key: str, length: int, vocab_size: int) -> list[int]:
+    """``length`` token ids drawn from ``key``.
+
+    The ids come from 5 % to 75 % of the vocabulary: control and image tokens sit at either end.
+    Two keys share no prefix worth caching.
+    """
+    rng = random.Random(f"prompt/{key}")
+    low = max(1, vocab_size // 20)
+    high = max(low + 1, vocab_size * 3 // 4)
+    return rng.choices(range(low, high), k=length)
+
+
+def prompt_hash(token_ids: Sequence[int]) -> str:
+    """Short name of a prompt's content."""
+    return hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]

@@ -1,0 +1,172 @@
+"""The run directory of an A/B run: ``design.json``, ``requests.jsonl``, ``comparison.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hwtune.domain.bench import Comparison, RequestRecord
+from hwtune.domain.errors import ExternalFailureError, InputError
+from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, Tier
+
+DESIGN_FILE = "design.json"
+REQUESTS_FILE = "requests.jsonl"
+COMPARISON_FILE = "comparison.json"
+REPORT_FILE = "report.md"
+
+
+class RequestJournal:
+    """Appends one line per finished request and hands it to the system at once.
+
+    A half-written last line of an earlier crash is ended first, so that it spoils no new record.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / REQUESTS_FILE
+        try:
+            torn = _ends_without_newline(self._path)
+            self._file = self._path.open("a", encoding="utf-8")
+            if torn:
+                self._file.write("\n")
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+
+    def append(self, record: RequestRecord) -> None:
+        """Writes and flushes one record.
+
+        Raises:
+            ExternalFailureError: the disk refuses.
+        """
+        try:
+            self._file.write(json.dumps(dataclasses.asdict(record)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+
+    def sync(self) -> None:
+        """Waits until everything written so far would survive a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """For ``contextlib.closing``."""
+        self._file.close()
+
+
+def _unwritable(path: Path, error: OSError) -> ExternalFailureError:
+    return ExternalFailureError(f"cannot write {path}: {error.strerror}")
+
+
+def _ends_without_newline(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def read_requests(run_dir: Path) -> tuple[RequestRecord, ...]:
+    """All records of a run, without lines that a crash cut short.
+
+    Raises:
+        InputError: a line is whole JSON and yet not a record.
+    """
+    path = run_dir / REQUESTS_FILE
+    try:
+        return tuple(_read_lines(path))
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path}: cannot be read ({error})"
+        raise InputError(message) from None
+
+
+def _read_lines(path: Path) -> Iterator[RequestRecord]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            data = json.loads(line)
+        except ValueError:
+            # Cut by a crash: the request it belonged to is measured again on resume.
+            continue
+        try:
+            data["chunk_times_s"] = tuple(data["chunk_times_s"])
+            yield RequestRecord(**data)
+        except (TypeError, KeyError) as error:
+            message = f"{path}: line {number} is not a request record ({error})"
+            raise InputError(message) from None
+
+
+def write_design(design: Design, run_dir: Path) -> None:
+    """Writes ``design.json``, making the directory.
+
+    Raises:
+        ExternalFailureError: the directory cannot be made or written.
+        InputError: the directory already holds a run.
+    """
+    path = run_dir / DESIGN_FILE
+    if path.exists():
+        message = f"{run_dir} already holds a run; continue it with --resume, or name another"
+        raise InputError(message)
+    write_json(path, dataclasses.asdict(design))
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Writes a JSON file whole or not at all.
+
+    Raises:
+        ExternalFailureError: the disk or directory refuses.
+    """
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file whole or not at all.
+
+    Raises:
+        ExternalFailureError: the disk or directory refuses.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def read_design(run_dir: Path) -> Design:
+    """Reads ``design.json``.
+
+    Raises:
+        InputError: missing, not JSON, another version, or a key missing or unknown.
+    """
+    path = run_dir / DESIGN_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = f"{run_dir}: no {DESIGN_FILE}, so this is not a run directory of ab-bench"
+        raise InputError(message) from None
+    except (OSError, ValueError) as error:
+        message = f"{path}: cannot be read as JSON ({error})"
+        raise InputError(message) from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != DESIGN_SCHEMA_VERSION:
+        message = f"{path}: schema_version {version}, this hwtune reads {DESIGN_SCHEMA_VERSION}"
+        raise InputError(message)
+    try:
+        data["flags"] = tuple(data["flags"])
+        data["tiers"] = tuple(Tier(**tier) for tier in data["tiers"])
+        return Design(**data)
+    except (TypeError, KeyError) as error:
+        message = f"{path}: not a design ({error})"
+        raise InputError(message) from None
+
+
+def write_comparison(comparison: Comparison, run_dir: Path) -> Path:
+    """Writes ``comparison.json`` and returns its path."""
+    path = run_dir / COMPARISON_FILE
+    write_json(path, dataclasses.asdict(comparison))
+    return path

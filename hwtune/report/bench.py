@@ -1,0 +1,172 @@
+"""A judged comparison as text, Markdown, CSV or JSON. Computes nothing."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Sequence
+
+from hwtune.domain.bench import Comparison, Gate, MetricResult, TierResult
+
+_HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
+_CSV_HEADER = (
+    *("scope", "tier", "metric", "unit", "baseline", "candidate"),
+    *("ratio", "ratio_low", "ratio_high", "blocks", "prompts", "verdict", "text"),
+)
+_MARKS = {"passed": "ok", "failed": "FAILED", "not checked": "not checked"}
+
+
+def render(comparison: Comparison, form: str) -> str:
+    """``table``, ``markdown``, ``csv`` or ``json``."""
+    return _FORMS[form](comparison)
+
+
+def to_table(comparison: Comparison) -> str:
+    """Plain text for a terminal or a log: one table per tier, conditions beside it."""
+    lines = [_title(comparison), *_conditions(comparison), ""]
+    for tier in comparison.tiers:
+        lines += [_tier_title(tier), *_aligned([_HEADER, *map(_cells, tier.metrics)])]
+        lines += [f"  {note}" for note in _below(tier)]
+        lines.append("")
+    lines += [*_gate_lines(comparison), *(f"note: {note}" for note in comparison.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _title(comparison: Comparison) -> str:
+    return f"Serving, end to end: candidate against baseline · {comparison.model}"
+
+
+def _conditions(comparison: Comparison) -> list[str]:
+    facts = "; ".join(f"{name}: {value}" for name, value in comparison.conditions.items())
+    interval = (
+        f"Intervals: {comparison.confidence * 100:g} % over all tiers together, bootstrap over"
+        f" blocks; same means within ±{comparison.margin * 100:g} %."
+    )
+    return [facts, interval]
+
+
+def _tier_title(tier: TierResult) -> str:
+    tokens = " to ".join(map(str, tier.prompt_tokens)) if tier.prompt_tokens else "no"
+    return (
+        f"Tier {tier.tier} · {tier.prompts} prompts in both arms · {tokens} prompt tokens ·"
+        f" {tier.pairs_done} of {tier.pairs_planned} blocks"
+    )
+
+
+def _cells(result: MetricResult) -> tuple[str, ...]:
+    return (
+        result.metric.title,
+        result.metric.unit,
+        _number(result.baseline),
+        _number(result.candidate),
+        "-" if result.change_pct is None else f"{result.change_pct:+.1f} %",
+        _interval(result),
+        _short_verdict(result),
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _interval(result: MetricResult) -> str:
+    if result.interval is None:
+        return "-"
+    low, high = ((bound - 1.0) * 100.0 for bound in result.interval)
+    return f"[{low:+.1f}, {high:+.1f}] %"
+
+
+def _short_verdict(result: MetricResult) -> str:
+    """The reason of "not comparable" stands once, below the table."""
+    if result.verdict.kind == "not comparable":
+        return "not comparable"
+    return result.verdict.text
+
+
+def _below(tier: TierResult) -> list[str]:
+    notes = []
+    if tier.text_agreement is not None:
+        notes.append(f"same text in both arms: {tier.text_agreement * 100:.0f} % of prompts")
+    reasons = {r.verdict.text for r in tier.metrics if r.verdict.kind == "not comparable"}
+    return [*notes, *sorted(reasons)]
+
+
+def _gate_lines(comparison: Comparison) -> list[str]:
+    lines = ["Gates"] if comparison.gates else []
+    lines += [_gate_line(gate) for gate in comparison.gates]
+    for tier in comparison.tiers:
+        failed = [gate for gate in tier.gates if gate.state == "failed"]
+        lines += [_gate_line(gate, tier.tier) for gate in failed]
+        if tier.gates and not failed:
+            names = ", ".join(gate.name for gate in tier.gates)
+            lines.append(f"  ok           {tier.tier}: {names}")
+    return lines
+
+
+def _gate_line(gate: Gate, tier: str = "") -> str:
+    where = f"{tier}: " if tier else ""
+    return f"  {_MARKS[gate.state]:<12} {where}{gate.name}: {gate.evidence}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns padded to their widest cell; numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if 2 <= column <= 5 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """The same for a pull request."""
+    lines = [f"# {_title(comparison)}", ""]
+    lines += [f"- {name}: {value}" for name, value in comparison.conditions.items()]
+    lines += [f"- {_conditions(comparison)[1]}", *(f"- {note}" for note in comparison.notes)]
+    for tier in comparison.tiers:
+        lines += ["", f"## {_tier_title(tier)}", "", _markdown_row(_HEADER)]
+        lines.append(_markdown_row(["---"] * len(_HEADER)))
+        lines += [_markdown_row(_cells(result)) for result in tier.metrics]
+        lines += ["", *(f"- {note}" for note in _below(tier))]
+    lines += ["", "## Gates", ""]
+    lines += [f"- {line.strip()}" for line in _gate_lines(comparison) if line.startswith(" ")]
+    lines += ["", "## Warm-up (excluded)", "", *(f"- {line}" for line in comparison.warm_up)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_csv(comparison: Comparison) -> str:
+    """One line per tier and metric."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(_CSV_HEADER)
+    for tier in comparison.tiers:
+        for result in tier.metrics:
+            low, high = result.interval or (None, None)
+            where = (comparison.scope, tier.tier, result.metric.name, result.metric.unit)
+            values = (result.baseline, result.candidate, result.ratio, low, high)
+            verdict = (result.blocks, tier.prompts, result.verdict.kind, result.verdict.text)
+            writer.writerow((*where, *values, *verdict))
+    return buffer.getvalue()
+
+
+def to_json(comparison: Comparison) -> str:
+    """Everything, keys in declaration order."""
+    return json.dumps(dataclasses.asdict(comparison), indent=2) + "\n"
+
+
+_FORMS: dict[str, Callable[[Comparison], str]] = {
+    "table": to_table,
+    "markdown": to_markdown,
+    "csv": to_csv,
+    "json": to_json,
+}
