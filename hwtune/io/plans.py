@@ -1,0 +1,77 @@
+"""Launch plans on disk: one JSON file that the launcher writes and every vLLM process reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from hwtune.domain.errors import InputError
+from hwtune.domain.kernel import KernelConditions, KernelSpec
+from hwtune.domain.launch import PLAN_SCHEMA_VERSION, AddedFlag, Expectation, LaunchPlan
+
+PLAN_FILE = "plan.json"
+
+
+def plan_to_json(plan: LaunchPlan) -> str:
+    """The plan as indented JSON, keys in declaration order."""
+    return json.dumps(dataclasses.asdict(plan), indent=2)
+
+
+def write_plan(plan: LaunchPlan, run_dir: Path) -> Path:
+    """Writes ``plan.json`` whole or not at all, and returns its path."""
+    path = run_dir / PLAN_FILE
+    partial = path.with_suffix(".partial")
+    partial.write_text(plan_to_json(plan) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def read_plan(path: Path) -> LaunchPlan:
+    """Reads a plan.
+
+    Raises:
+        InputError: the file is missing, is not a plan, or has another schema version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"{path}: cannot read the launch plan: {error.strerror}"
+        raise InputError(message) from None
+    except ValueError as error:
+        message = f"{path}: not a launch plan: {error}"
+        raise InputError(message) from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != PLAN_SCHEMA_VERSION:
+        message = (
+            f"{path}: launch plan has schema_version {version!r}, this hwtune reads "
+            f"{PLAN_SCHEMA_VERSION}; write the plan again with the same hwtune"
+        )
+        raise InputError(message)
+    try:
+        return _plan(data)
+    except (TypeError, KeyError, AttributeError) as error:
+        message = f"{path}: damaged launch plan: {error}"
+        raise InputError(message) from None
+
+
+def _plan(data: dict[str, Any]) -> LaunchPlan:
+    expect = dict(data.pop("expect"))
+    expect["kernels"] = tuple(expect["kernels"])
+    return LaunchPlan(
+        kernels=tuple(_kernel(item) for item in data.pop("kernels")),
+        argv=tuple(data.pop("argv")),
+        added=tuple(AddedFlag(**item) for item in data.pop("added")),
+        notes=tuple(data.pop("notes")),
+        expect=Expectation(**expect),
+        **data,
+    )
+
+
+def _kernel(data: dict[str, Any]) -> KernelSpec:
+    conditions = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in data.pop("when").items()
+    }
+    return KernelSpec(when=KernelConditions(**conditions), **data)

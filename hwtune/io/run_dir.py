@@ -1,0 +1,94 @@
+"""A run directory: everything one server left behind.
+
+``plan.json`` (the launch plan), ``server.log``, ``counters/``, ``status.json`` (how far it got),
+``metrics.txt`` (its Prometheus page), ``report.json`` (what was verified).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from hwtune.domain.errors import InputError
+
+State = Literal["starting", "ready", "stopped", "died"]
+
+LOG_FILE = "server.log"
+STATUS_FILE = "status.json"
+METRICS_FILE = "metrics.txt"
+REPORT_FILE = "report.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """How far a server got."""
+
+    state: State
+    url: str
+    pid: int
+    """Process id of hwtune's child, the API server."""
+    owner_pid: int
+    """Process id of the hwtune that runs it."""
+    started_at: str
+    """ISO 8601, UTC."""
+    ended_at: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    """Why it ended, in one line."""
+
+
+def create_run_dir(path: Path) -> Path:
+    """Makes a run directory for one server.
+
+    Raises:
+        InputError: it already holds a run, or cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / LOG_FILE).touch(exist_ok=False)
+    except FileExistsError:
+        message = f"{path}: already holds a run; give --run-dir a new directory"
+        raise InputError(message) from None
+    except OSError as error:
+        message = f"{path}: cannot create the run directory: {error.strerror}"
+        raise InputError(message) from None
+    return path.resolve()
+
+
+def write_status(run_dir: Path, status: RunStatus) -> None:
+    """Replaces ``status.json`` whole. A directory that is gone or full is not an error here."""
+    write_quietly(run_dir / STATUS_FILE, json.dumps(asdict(status), indent=2) + "\n")
+
+
+def read_status(run_dir: Path) -> RunStatus:
+    """The last status written.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    path = run_dir / STATUS_FILE
+    try:
+        return RunStatus(**json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        message = f"{path}: cannot read the run's status: {error.strerror}"
+        raise InputError(message) from None
+    except (ValueError, TypeError) as error:
+        message = f"{path}: damaged run status: {error}"
+        raise InputError(message) from None
+
+
+def write_quietly(path: Path, text: str) -> str | None:
+    """Writes a file whole or not at all; returns why not, instead of raising.
+
+    For evidence written while a server runs: losing it must not stop the server.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return None

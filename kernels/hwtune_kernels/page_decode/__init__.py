@@ -1,0 +1,1 @@
+"""Attention of one new token (q = 1) over a paged context, page by page."""

@@ -1,0 +1,1 @@
+"""Attention of one long query chunk (1 < q) over a paged context."""
