@@ -18,6 +18,7 @@ from hwtune.domain.evidence import (
     Value,
 )
 from hwtune.domain.failures import FailureTracker, first_cause
+from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.log_lines import LogLine, parse_line
 from hwtune.domain.marker_set import FactRule, MarkerMatch, MarkerSet, match_line
 
@@ -164,6 +165,7 @@ class EvidenceCollector:
         counts: tuple[KernelCount, ...] = (),
         has_counters: bool = False,
         status: RunStatus | None = None,
+        plan: LaunchPlan | None = None,
         notes: tuple[str, ...] = (),
     ) -> Evidence:
         """What all the lines so far amount to."""
@@ -181,6 +183,7 @@ class EvidenceCollector:
             nonce=nonce,
             foreign_marks=self._foreign + len(self._marks) - len(own),
             status=status,
+            plan=plan,
             last_line=None if self._last is None else place_of(self._last),
             files=tuple(self._files),
             notes=notes,

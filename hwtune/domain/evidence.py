@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hwtune.domain.launch import LaunchPlan
+
 KernelOutcome = Literal["hit", "fallback", "captured", "fault"]
 Value = bool | int | float | str | tuple[str | int, ...]
 
@@ -120,6 +122,8 @@ class Evidence:
     """Whether a counter directory exists, so that no counted call means no call."""
     nonce: str | None = None
     """Nonce of the plan, or of the one plugin registration that the log shows."""
+    plan: LaunchPlan | None = None
+    """What the launcher intended, when the run directory holds it."""
     foreign_marks: int = 0
     """Marker texts that are no evidence: another nonce, or quoted inside another message."""
     status: RunStatus | None = None

@@ -9,6 +9,7 @@ import sys
 from importlib import resources
 from typing import Any, cast
 
+from hwtune.domain.check_records import Clue, DiagnosisRule
 from hwtune.domain.errors import InputError
 from hwtune.domain.evidence import Value
 from hwtune.domain.marker_set import FactRule, Marker, MarkerKind, MarkerSet, Merge, ValueType
@@ -85,4 +86,38 @@ def _fact(name: str, entry: dict[str, str]) -> FactRule:
         title=entry["title"],
         merge=cast("Merge", entry["merge"]),
         unit=entry.get("unit", ""),
+    )
+
+
+@functools.cache
+def load_diagnoses() -> tuple[DiagnosisRule, ...]:
+    """The packaged diagnosis rules, in their order.
+
+    Raises:
+        InputError: a rule is malformed; names it.
+    """
+    return tuple(_diagnosis(entry) for entry in read_table(_DIAGNOSES)["diagnosis"])
+
+
+def _diagnosis(entry: dict[str, Any]) -> DiagnosisRule:
+    try:
+        return DiagnosisRule(
+            id=entry["id"],
+            checks=tuple(entry["checks"]),
+            cause=entry["cause"],
+            next_step=entry["next_step"],
+            requires=_clues(entry.get("requires", [])),
+            supports=_clues(entry.get("supports", [])),
+            contradicts=_clues(entry.get("contradicts", [])),
+            example=entry.get("example", {}),
+            counter_example=entry.get("counter_example", {}),
+        )
+    except (KeyError, TypeError) as error:
+        message = f"markers/{_DIAGNOSES}: diagnosis {entry.get('id')!r}: {error!r}"
+        raise InputError(message) from None
+
+
+def _clues(entries: list[dict[str, Any]]) -> tuple[Clue, ...]:
+    return tuple(
+        Clue(**{**entry, "contains": _texts(entry.get("contains", []))}) for entry in entries
     )

@@ -54,6 +54,7 @@ def collect(
     return collector.evidence(
         counts=counts,
         has_counters=has_counters,
+        plan=plan,
         status=None if run_dir is None else read_status(run_dir / STATUS_FILE),
         notes=tuple(notes),
     )

@@ -1,0 +1,100 @@
+"""Did the server start, and did it stay up?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwtune.domain.check_records import Check
+from hwtune.domain.evidence import Evidence, Failure, Place
+from hwtune.domain.failures import first_cause
+
+_QUESTION = "Did start-up complete?"
+
+
+def health_checks(evidence: Evidence) -> Iterator[Check]:
+    """Start-up, and failures after it."""
+    yield _startup(evidence)
+    later = next((f for f in evidence.failures if f.phase == "serving" and not f.wrapper), None)
+    later = later or next((f for f in evidence.failures if f.phase == "serving"), None)
+    if later is not None:
+        yield Check(
+            name="health",
+            question="Did the server stay up after its start?",
+            status="failed",
+            expected="no failure after start-up",
+            seen=later.text,
+            reason=f"failed while serving: {where(later.place)}: {later.text}",
+            evidence=(later.place,),
+        )
+
+
+def _startup(evidence: Evidence) -> Check:
+    status = evidence.status
+    if evidence.value("startup_complete") is True:
+        return _started(evidence.places("startup_complete"), "start-up complete")
+    if status is not None and status.state == "ready":
+        return _started((status.place,), "the launcher saw the server ready")
+    if evidence.value("served") is True and not _start_failure(evidence):
+        return _started(evidence.places("served"), "serves requests")
+    failure = _start_failure(evidence)
+    if failure is not None:
+        return _failed(failure.text, f"{where(failure.place)}: {failure.text}", (failure.place,))
+    if status is not None and status.state == "died":
+        text = status.reason or f"exit code {status.exit_code}"
+        return _failed(f"died: {text}", _died(evidence, text), (status.place,))
+    if evidence.value("engine_ready") is True and evidence.value("api_server") is None:
+        return Check(
+            name="startup",
+            question=_QUESTION,
+            status="skipped",
+            reason="the engine is ready; no API server in this log (offline use)",
+            evidence=evidence.places("engine_ready"),
+        )
+    return _unfinished(evidence)
+
+
+def _start_failure(evidence: Evidence) -> Failure | None:
+    cause = first_cause(evidence)
+    return cause if cause is not None and cause.phase == "start" else None
+
+
+def _started(places: tuple[Place, ...], seen: str) -> Check:
+    return Check(
+        name="startup",
+        question=_QUESTION,
+        status="passed",
+        expected="start-up complete",
+        seen=seen,
+        evidence=places,
+    )
+
+
+def _failed(seen: str, reason: str, places: tuple[Place, ...]) -> Check:
+    return Check(
+        name="startup",
+        question=_QUESTION,
+        status="failed",
+        expected="start-up complete",
+        seen=seen,
+        reason=reason,
+        evidence=places,
+    )
+
+
+def _died(evidence: Evidence, text: str) -> str:
+    last = evidence.last_line
+    tail = "" if last is None else f"; last line seen {where(last)}: {last.text}"
+    return f"the server died ({text}) without logging a cause{tail}"
+
+
+def _unfinished(evidence: Evidence) -> Check:
+    last = evidence.last_line
+    if last is None:
+        return _failed("nothing", "there is no log line at all", ())
+    reason = f"the log ends before start-up completed; last line seen {where(last)}: {last.text}"
+    return _failed("the log just ends", reason, (last,))
+
+
+def where(place: Place) -> str:
+    """``file:line``, or the file alone."""
+    return place.file if place.line is None else f"{place.file}:{place.line}"

@@ -1,0 +1,148 @@
+"""Did each kernel hit? Registered is not used: only a counted call is a hit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hwtune.domain.check_records import Check
+from hwtune.domain.evidence import Evidence, KernelCount, Mark, Place
+from hwtune.domain.launch import Expectation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTally:
+    """All calls of one kernel over all processes."""
+
+    kernel: str
+    hits: int
+    captured: int
+    faults: int
+    fallbacks: tuple[tuple[str, int], ...]
+    """Reason and calls, the most frequent first."""
+
+
+def tally(counts: tuple[KernelCount, ...], kernel: str) -> KernelTally:
+    """Adds up the processes."""
+    mine = [count for count in counts if count.kernel == kernel]
+    reasons: dict[str, int] = {}
+    for count in mine:
+        if count.outcome == "fallback":
+            reasons[count.reason] = reasons.get(count.reason, 0) + count.calls
+
+    def total(outcome: str) -> int:
+        return sum(count.calls for count in mine if count.outcome == outcome)
+
+    return KernelTally(
+        kernel=kernel,
+        hits=total("hit"),
+        captured=total("captured"),
+        faults=total("fault"),
+        fallbacks=tuple(sorted(reasons.items(), key=lambda item: -item[1])),
+    )
+
+
+def tallies(evidence: Evidence) -> tuple[KernelTally, ...]:
+    """One tally per kernel that was counted, in order of first appearance."""
+    names = dict.fromkeys(count.kernel for count in evidence.counts)
+    return tuple(tally(evidence.counts, name) for name in names)
+
+
+def kernel_checks(
+    evidence: Evidence, expect: Expectation | None, *, require_hits: bool
+) -> Iterator[Check]:
+    """Plugin present, every expected kernel hit, no fault, nothing run in a baseline."""
+    wanted = () if expect is None else expect.kernels
+    if wanted or evidence.plan is not None:
+        yield _plugin(evidence)
+    for kernel in wanted:
+        yield _kernel(evidence, kernel, require_hits=require_hits)
+    yield from _faults(evidence)
+    if evidence.plan is not None and evidence.plan.arm == "baseline":
+        yield _baseline(evidence)
+
+
+def _plugin(evidence: Evidence) -> Check:
+    question = "Is the plugin in the vLLM processes? (registered is not used)"
+    refused = [mark for mark in evidence.marks if mark.kind == "refused"]
+    present = [mark for mark in evidence.marks if mark.kind in ("registered", "observing")]
+    if refused:
+        reason = f"the plugin refused: {refused[0].fields.get('reason', 'no reason given')}"
+        return _check("plugin", question, "failed", reason, "refused", (refused[0].place,))
+    if present:
+        seen = present[0].kind
+        return _check("plugin", question, "passed", "", seen, tuple(m.place for m in present[:3]))
+    if evidence.counts:
+        return _check("plugin", question, "passed", "", "counted calls of this run", ())
+    reason = "no line of this run's plugin in the log"
+    if evidence.foreign_marks:
+        reason += f"; {evidence.foreign_marks} marker texts of another run or quoted in messages"
+    return _check("plugin", question, "failed", reason, "not seen", ())
+
+
+def _kernel(evidence: Evidence, kernel: str, *, require_hits: bool) -> Check:
+    name, question = f"kernel:{kernel}", f"Was {kernel} called?"
+    counted = tally(evidence.counts, kernel)
+    first = [m for m in evidence.marks if _is(m, "first hit", kernel)]
+    places = tuple(mark.place for mark in first[:3])
+    if counted.hits:
+        return _check(name, question, "passed", "", f"{counted.hits} calls", places)
+    if first and not evidence.has_counters:
+        seen = "first hit logged; no counters, so the number of calls is unknown"
+        return _check(name, question, "passed", "", seen, places)
+    seen = _without_hit(counted)
+    if require_hits:
+        reason = f"no counted call; {seen}" if seen else "no counted call and no refused call"
+        return _check(name, question, "failed", reason, seen or "0 calls", places)
+    reason = "no request served yet" if not seen else f"no matching request served yet; {seen}"
+    return _check(name, question, "skipped", reason, seen or "0 calls", places)
+
+
+def _without_hit(counted: KernelTally) -> str:
+    parts = [f"{calls} fell back: {reason}" for reason, calls in counted.fallbacks[:4]]
+    if counted.captured:
+        parts.append(f"{counted.captured} captured in a graph, which alone is no hit")
+    if counted.faults:
+        parts.append(f"{counted.faults} faults")
+    return "; ".join(parts)
+
+
+def _faults(evidence: Evidence) -> Iterator[Check]:
+    marks = [mark for mark in evidence.marks if mark.kind == "fault"]
+    counted = sum(count.calls for count in evidence.counts if count.outcome == "fault")
+    if marks or counted:
+        first = marks[0].fields.get("error", "") if marks else _first_fault(evidence)
+        reason = f"{counted or len(marks)} faults, the first: {first or 'no text'}"
+        question = "Did the plugin's own code raise? (vLLM's path served those calls)"
+        places = tuple(mark.place for mark in marks[:3])
+        yield _check("faults", question, "failed", reason, reason, places)
+
+
+def _first_fault(evidence: Evidence) -> str:
+    return next((c.reason for c in evidence.counts if c.outcome == "fault" and c.calls), "")
+
+
+def _baseline(evidence: Evidence) -> Check:
+    question = "Did the baseline run nothing of hwtune's?"
+    hits = [item for item in tallies(evidence) if item.hits or item.captured]
+    if hits:
+        reason = f"{hits[0].kernel} was called {hits[0].hits} times in the baseline arm"
+        return _check("baseline", question, "failed", reason, reason, ())
+    return _check("baseline", question, "passed", "", "no kernel of hwtune's was called", ())
+
+
+def _is(mark: Mark, kind: str, kernel: str) -> bool:
+    return mark.kind == kind and mark.fields.get("kernel") == kernel
+
+
+def _check(
+    name: str, question: str, status: str, reason: str, seen: str, places: tuple[Place, ...]
+) -> Check:
+    return Check(
+        name=name,
+        question=question,
+        status="passed" if status == "passed" else "failed" if status == "failed" else "skipped",
+        seen=seen,
+        reason=reason,
+        evidence=places,
+    )

@@ -1,0 +1,234 @@
+"""The checks themselves. Each takes evidence and expectation and returns one Check or more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hwtune.domain.backend_names import same_backend
+from hwtune.domain.check_health import health_checks
+from hwtune.domain.check_kernels import kernel_checks
+from hwtune.domain.check_records import Check, CheckStatus
+from hwtune.domain.evidence import Evidence, Mark, Place, Value
+from hwtune.domain.launch import Expectation
+
+_PADDING_TOLERANCE_PCT = 0.0051
+"""vLLM prints two decimals."""
+
+
+def all_checks(
+    evidence: Evidence,
+    expect: Expectation | None,
+    *,
+    require_kernel_hits: bool,
+    facts: Mapping[str, str],
+) -> tuple[Check, ...]:
+    """Every check that applies, in the order in which people should read them."""
+    checks = list(health_checks(evidence))
+    if expect is not None:
+        checks.extend(_expected_checks(evidence, expect))
+    checks.extend(_agreement(evidence))
+    checks.extend(kernel_checks(evidence, expect, require_hits=require_kernel_hits))
+    checks.extend(_named_fact(evidence, name, value) for name, value in facts.items())
+    return tuple(checks)
+
+
+def _expected_checks(evidence: Evidence, expect: Expectation) -> Iterator[Check]:
+    if expect.block_size is not None:
+        yield page_check(evidence, expect.block_size)
+    if expect.padding_pct is not None:
+        yield _padding(evidence, expect.padding_pct)
+    if expect.enable_prefix_caching is not None:
+        yield _prefix_caching(evidence, wanted=expect.enable_prefix_caching)
+    if expect.mamba_cache_mode is not None:
+        yield _cache_mode(evidence, expect.mamba_cache_mode)
+    if expect.backend is not None:
+        yield _backend(evidence, expect.backend)
+
+
+def bound_pages(evidence: Evidence) -> dict[int, Mark]:
+    """Pages that the plugin saw on the attention layers, each with the first layer."""
+    pages: dict[int, Mark] = {}
+    for mark in evidence.marks:
+        size = mark.fields.get("block_size", "")
+        if mark.kind == "layer bound" and size.isdecimal():
+            pages.setdefault(int(size), mark)
+    return pages
+
+
+def page_seen(evidence: Evidence) -> tuple[int | None, tuple[Place, ...]]:
+    """The attention page: vLLM's line, else what the plugin saw on the layers."""
+    value = evidence.value("attention_block_size")
+    if isinstance(value, int):
+        return value, evidence.places("attention_block_size")
+    pages = bound_pages(evidence)
+    if len(pages) == 1:
+        (page, mark), *_ = pages.items()
+        return page, (mark.place,)
+    return None, ()
+
+
+def page_check(evidence: Evidence, wanted: int) -> Check:
+    """Is the layout change in?"""
+    seen, places = page_seen(evidence)
+    question = "Is the layout change in? (attention page in tokens)"
+    if seen is None:
+        scheduler = evidence.value("scheduler_block_size")
+        if scheduler == wanted:
+            places = evidence.places("scheduler_block_size")
+            return _result("page", question, "passed", str(wanted), f"{scheduler}", "", places)
+        reason = (
+            f"expected {wanted}; no line states the attention page (the log lacks the start-up "
+            "part, the model is not hybrid, or the page was already large enough)"
+        )
+        return _result("page", question, "failed", str(wanted), "not stated", reason, ())
+    status: CheckStatus = "passed" if seen == wanted else "failed"
+    reason = "" if seen == wanted else f"expected {wanted} tokens, vLLM chose {seen}"
+    return _result("page", question, status, str(wanted), str(seen), reason, places)
+
+
+def _padding(evidence: Evidence, wanted: float) -> Check:
+    question = "Padding of the recurrent page as vLLM prints it (%)"
+    seen = evidence.value("padding_pct")
+    if not isinstance(seen, (int, float)):
+        exact = wanted < _PADDING_TOLERANCE_PCT
+        reason = "" if exact else "no padding line; vLLM prints none when the page fits exactly"
+        status: CheckStatus = "passed" if exact else "skipped"
+        return _result("padding", question, status, f"{wanted:.2f}", "no line", reason, ())
+    same = abs(seen - wanted) < _PADDING_TOLERANCE_PCT
+    return _result(
+        "padding",
+        question,
+        "passed" if same else "failed",
+        f"{wanted:.2f}",
+        f"{seen:.2f}",
+        "" if same else f"expected {wanted:.2f} %, printed {seen:.2f} %",
+        evidence.places("padding_pct"),
+    )
+
+
+def _prefix_caching(evidence: Evidence, *, wanted: bool) -> Check:
+    return _compare(
+        evidence,
+        name="prefix_caching",
+        fact="prefix_caching",
+        question="Is prefix caching as planned? (it can change the page)",
+        wanted="on" if wanted else "off",
+        same=evidence.value("prefix_caching") is wanted,
+    )
+
+
+def _cache_mode(evidence: Evidence, wanted: str) -> Check:
+    question = "How recurrent states are cached"
+    if evidence.value("mamba_cache_mode") is None and wanted == "none":
+        off = evidence.value("prefix_caching") is False
+        reason = "" if off else "the mode is not stated"
+        status: CheckStatus = "passed" if off else "skipped"
+        places = evidence.places("prefix_caching")
+        seen = "prefix caching off" if off else "not stated"
+        return _result("mamba_cache_mode", question, status, wanted, seen, reason, places)
+    return _compare(
+        evidence,
+        name="mamba_cache_mode",
+        fact="mamba_cache_mode",
+        question=question,
+        wanted=wanted,
+        same=evidence.value("mamba_cache_mode") == wanted,
+    )
+
+
+def _backend(evidence: Evidence, wanted: str) -> Check:
+    question = "Which attention backend is in use? (selected by vLLM, or bound by the plugin)"
+    plugin = [mark for mark in evidence.marks if mark.kind in ("registered", "observing")]
+    if any(same_backend(mark.fields.get("backend", ""), wanted) for mark in plugin):
+        bound = [mark for mark in evidence.marks if mark.kind == "layer bound"]
+        places = tuple(mark.place for mark in (*plugin, *bound)[:3])
+        seen = f"{wanted}" if bound else f"{wanted} (registered; no layer bound yet)"
+        return _result("backend", question, "passed", wanted, seen, "", places)
+    value = evidence.value("attention_backend")
+    return _compare(
+        evidence,
+        name="backend",
+        fact="attention_backend",
+        question=question,
+        wanted=wanted,
+        same=isinstance(value, str) and same_backend(value, wanted),
+    )
+
+
+def _compare(
+    evidence: Evidence, *, name: str, fact: str, question: str, wanted: str, same: bool
+) -> Check:
+    seen = evidence.value(fact)
+    if seen is None:
+        reason = "nothing in the input states it"
+        return _result(name, question, "skipped", wanted, "not stated", reason, ())
+    shown = show_value(seen)
+    return _result(
+        name,
+        question,
+        "passed" if same else "failed",
+        wanted,
+        shown,
+        "" if same else f"expected {wanted}, seen {shown}",
+        evidence.places(fact),
+    )
+
+
+def _named_fact(evidence: Evidence, name: str, wanted: str) -> Check:
+    seen = evidence.value(name)
+    same = seen is not None and wanted.lower() in (show_value(seen).lower(), str(seen).lower())
+    check = _compare(
+        evidence, name=name, fact=name, question=f"Fact {name}", wanted=wanted, same=same
+    )
+    if check.status != "skipped":
+        return check
+    reason = f"expected {wanted}; nothing in the input states it"
+    return _result(name, check.question, "failed", wanted, "not stated", reason, ())
+
+
+def _agreement(evidence: Evidence) -> Iterator[Check]:
+    """Do all workers have the same page?"""
+    pages = bound_pages(evidence)
+    fact = evidence.facts.get("attention_block_size")
+    question = "Do all workers agree on the page?"
+    if len(pages) > 1:
+        places = tuple(mark.place for mark in pages.values())
+        seen = ", ".join(str(page) for page in sorted(pages))
+        yield _result("agreement", question, "failed", "one page", seen, f"pages {seen}", places)
+    elif fact is not None and fact.others:
+        mine = {place.process for place in fact.evidence}
+        strangers = [item for item in fact.others if item.place.process not in mine]
+        if strangers:
+            seen = ", ".join(str(v) for v in (fact.value, *(item.value for item in strangers)))
+            places = (*fact.evidence[:1], *(item.place for item in strangers))
+            reason = f"processes chose different pages: {seen}"
+            yield _result("agreement", question, "failed", "one page", seen, reason, places)
+
+
+def show_value(value: Value) -> str:
+    """A fact's value for people."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ", ".join(str(item) for item in value)
+    return str(value)
+
+
+def _result(
+    name: str,
+    question: str,
+    status: CheckStatus,
+    expected: str,
+    seen: str,
+    reason: str,
+    places: tuple[Place, ...],
+) -> Check:
+    return Check(
+        name=name,
+        question=question,
+        status=status,
+        expected=expected,
+        seen=seen,
+        reason=reason,
+        evidence=places,
+    )
