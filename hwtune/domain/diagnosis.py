@@ -95,8 +95,11 @@ def _yes(value: bool) -> str:
 def explain(
     check: Check, symptoms: Symptoms, rules: tuple[DiagnosisRule, ...]
 ) -> tuple[Cause, ...]:
-    """Likely causes of a failed check: most evidence first, ties in the order of the rules."""
-    found: list[tuple[int, Cause]] = []
+    """Likely causes of a failed check: least contradicted, then best supported, first.
+
+    Ties stay in the order of the rules.
+    """
+    found: list[tuple[int, int, Cause]] = []
     for rule in rules:
         if not _about(rule, check.name) or not all(_holds(c, symptoms) for c in rule.requires):
             continue
@@ -111,8 +114,8 @@ def explain(
             contradicts=contradicts,
             next_step=rule.next_step,
         )
-        found.append((2 * len(contradicts) - len(supports), cause))
-    return tuple(cause for _, cause in sorted(found, key=lambda item: item[0]))
+        found.append((len(contradicts), -len(supports), cause))
+    return tuple(cause for *_, cause in sorted(found, key=lambda item: item[:2]))
 
 
 def _about(rule: DiagnosisRule, name: str) -> bool:

@@ -31,6 +31,8 @@ CACHE_CONFIG_FACTS: Mapping[str, tuple[str, ValueType]] = {
 vllm/config/cache.py (metrics_info), 0.8 to 0.33; ``block_size`` there is the smallest over the
 KV-cache groups once the engine has started."""
 
+_SERVED: Mapping[str, str] = {"vllm:request_success_total": "requests_served"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -65,7 +67,10 @@ def _unescape(text: str) -> str:
 
 def metric_sightings(text: str, file: str) -> Iterator[Sighting]:
     """What the metrics state of the cache, each with its line."""
+    served: dict[str, float] = {}
     for sample in parse_metrics(text):
+        if sample.name in _SERVED:
+            served[_SERVED[sample.name]] = served.get(_SERVED[sample.name], 0.0) + sample.value
         if sample.name != "vllm:cache_config_info":
             continue
         for label, (fact, kind) in CACHE_CONFIG_FACTS.items():
@@ -74,6 +79,9 @@ def metric_sightings(text: str, file: str) -> Iterator[Sighting]:
                 shown = f'{sample.name}{{{label}="{sample.labels[label]}"}}'
                 place = Place(file=file, line=sample.line, process=None, time=None, text=shown)
                 yield Sighting(fact=fact, value=value, rank=_RANK, place=place)
+    for fact, total in served.items():
+        place = Place(file=file, line=None, process=None, time=None, text=f"{fact} {total:g}")
+        yield Sighting(fact=fact, value=int(total), rank=_RANK, place=place)
 
 
 def counter_total(text: str, name: str) -> float | None:
