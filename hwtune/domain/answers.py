@@ -66,7 +66,8 @@ def _grain(page: int) -> str:
 
 
 def _blocks(evidence: Evidence) -> Answer:
-    parts, places = [], []
+    parts: list[str] = []
+    places: list[Place] = []
     for name, title in BLOCK_FACTS:
         value = evidence.value(name)
         if value is not None:

@@ -1,0 +1,109 @@
+"""Marker report -> JSON, as written beside a run and printed by ``--format json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from hwtune.domain.answers import answers, remarks
+from hwtune.domain.check_kernels import tallies
+from hwtune.domain.check_records import Check, MarkerReport
+from hwtune.domain.evidence import Evidence, Fact, Place
+
+SCHEMA_VERSION = 1
+
+
+def report_to_json(report: MarkerReport, evidence: Evidence) -> str:
+    """For machines; the schema is ``docs/schemas/marker-report.json``."""
+    return json.dumps(report_to_dict(report, evidence), indent=2, ensure_ascii=False)
+
+
+def report_to_dict(report: MarkerReport, evidence: Evidence) -> dict[str, Any]:
+    """The report as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "passed": report.passed,
+        "summary": report.summary,
+        "files": list(evidence.files),
+        "answers": [
+            {
+                "id": item.id,
+                "question": item.question,
+                "answer": item.answer,
+                "evidence": _places(item.evidence),
+            }
+            for item in answers(evidence, report)
+        ],
+        "checks": [_check_dict(check) for check in report.checks],
+        "facts": {name: _fact_dict(fact) for name, fact in sorted(evidence.facts.items())},
+        "kernels": [
+            {
+                "kernel": item.kernel,
+                "hits": item.hits,
+                "captured": item.captured,
+                "faults": item.faults,
+                "fallbacks": dict(item.fallbacks),
+            }
+            for item in tallies(evidence)
+        ],
+        "fallbacks": _places(evidence.fallbacks),
+        "marks": [
+            {"kind": mark.kind, "fields": dict(mark.fields), **_place(mark.place)}
+            for mark in evidence.marks[:200]
+        ],
+        "request_errors": evidence.request_errors,
+        "last_line": None if evidence.last_line is None else _place(evidence.last_line),
+        "remarks": list(remarks(evidence)),
+    }
+
+
+def _check_dict(check: Check) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "question": check.question,
+        "status": check.status,
+        "expected": check.expected,
+        "seen": check.seen,
+        "reason": check.reason,
+        "evidence": _places(check.evidence),
+        "diagnosis": [
+            {
+                "id": cause.id,
+                "cause": cause.text,
+                "for": list(cause.supports),
+                "against": list(cause.contradicts),
+                "next": cause.next_step,
+            }
+            for cause in check.diagnosis
+        ],
+    }
+
+
+def _fact_dict(fact: Fact) -> dict[str, Any]:
+    return {
+        "value": list(fact.value) if isinstance(fact.value, tuple) else fact.value,
+        "evidence": _places(fact.evidence),
+        "sightings": fact.sightings,
+        "others": [
+            {
+                "value": list(item.value) if isinstance(item.value, tuple) else item.value,
+                "evidence": [_place(item.place)],
+            }
+            for item in fact.others
+        ],
+    }
+
+
+def _places(places: Iterable[Place]) -> list[dict[str, Any]]:
+    return [_place(place) for place in places]
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {
+        "file": place.file,
+        "line": place.line,
+        "process": place.process,
+        "time": place.time,
+        "text": place.text,
+    }
