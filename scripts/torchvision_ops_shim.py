@@ -6,7 +6,7 @@ module imports torchvision through transformers' image processors even for a tex
 Declaring the two missing schemas is enough: nothing here ever processes an image. A torchvision
 built for the CPU declares its own operators, and this module then changes nothing.
 
-Installed into the demo's virtual environment by ``setup_env.py`` with a ``.pth`` file; it is not
+Installed into the demo's virtual environment by ``setup_env.sh`` with a ``.pth`` file; it is not
 part of the hwtune package.
 """
 
