@@ -31,19 +31,13 @@ def paged_attention(
     num_tokens, num_heads, _ = query.shape
     num_kv_heads, block_size = value_pages.shape[1], value_pages.shape[2]
     group = num_heads // num_kv_heads
-    first_position = context_len - num_tokens
+    places = [divmod(position, block_size) for position in range(context_len)]
+    keys = torch.stack([key_pages[block_table[page], :, :, slot] for page, slot in places])
+    values = torch.stack([value_pages[block_table[page], :, slot] for page, slot in places])
     for token in range(num_tokens):
-        visible = first_position + token + 1
+        visible = context_len - num_tokens + token + 1
         for head in range(num_heads):
-            kv_head = head // group
-            keys = [
-                key_pages[block_table[position // block_size], kv_head, :, position % block_size]
-                for position in range(visible)
-            ]
-            values = [
-                value_pages[block_table[position // block_size], kv_head, position % block_size]
-                for position in range(visible)
-            ]
-            scores = torch.stack(keys).double() @ query[token, head].double() * scale
+            seen = slice(0, visible), head // group
+            scores = keys[seen].double() @ query[token, head].double() * scale
             weights = torch.softmax(scores, dim=0)
-            output[token, head] = (weights @ torch.stack(values).double()).to(output.dtype)
+            output[token, head] = (weights @ values[seen].double()).to(output.dtype)

@@ -25,6 +25,7 @@ import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
+os.environ["HWTUNE_FAMILY"] = str(os.getpid())
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
@@ -66,15 +67,29 @@ def stop_tree(child: subprocess.Popen[bytes], *, grace_s: float = 15.0) -> None:
 
 
 def family(leader: int, known: frozenset[int] = frozenset()) -> frozenset[int]:
-    """Live processes of a session and their descendants, and those of ``known`` still alive."""
+    """Live processes that a spawned child started, itself included.
+
+    Found by session, by descent, and, for one that left the session and lost its parent, by the
+    variable it inherited. ``known`` adds processes found earlier, if they still live.
+    """
     table = {process.pid: process for process in _processes()}
     members = {p.pid for p in table.values() if p.session == leader or p.pid in known}
+    members |= {p.pid for p in table.values() if p.parent == os.getpid() and _marked(p.pid, leader)}
     grown = True
     while grown:
         children = {p.pid for p in table.values() if p.parent in members} - members
         members |= children
         grown = bool(children)
     return frozenset(members)
+
+
+def _marked(pid: int, leader: int) -> bool:
+    try:
+        return f"HWTUNE_FAMILY={leader}".encode() in Path(
+            f"/proc/{pid}/environ"
+        ).read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -135,7 +136,25 @@ def serve(
 
 
 def _finish(server: RunningServer, status: RunStatus) -> None:
-    """Last evidence, then the end of every process, then the final status."""
+    """Last evidence, then the end of every process, then the final status.
+
+    A second Ctrl-C must not cut this short, or workers would stay behind.
+    """
+    with _uninterrupted():
+        _finish_now(server, status)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _finish_now(server: RunningServer, status: RunStatus) -> None:
     exit_code = server.child.poll()
     state: State = "stopped" if exit_code is None else "died"
     if state == "stopped" and status.state == "ready":

@@ -1,0 +1,28 @@
+"""What is skipped where, and how hard the property tests try."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("nightly", parent=settings.get_profile("default"), max_examples=10_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+NEEDS = {"vllm": ("vllm", "make test"), "torch": ("torch", "make unit")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parts = Path(item.path).parts
+        needs = "torch" if "kernels" in parts else "vllm" if "plugin" in parts else None
+        if item.get_closest_marker("vllm"):
+            needs = "vllm"
+        if needs and importlib.util.find_spec(NEEDS[needs][0]) is None:
+            package, target = NEEDS[needs]
+            reason = f"{package} is not installed here; `{target}` installs it"
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,129 @@
+"""The CPU kernels against the float64 reference: never worse than PyTorch's own attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+Attention = Callable[..., None]
+
+PREFILL_CASES = [
+    # heads, KV heads, head size, page, query tokens, context
+    (6, 1, 64, 64, 1, 1),
+    (6, 1, 64, 64, 2, 65),
+    (6, 1, 64, 832, 63, 63),
+    (6, 1, 64, 832, 64, 832),
+    (6, 1, 64, 832, 65, 833),
+    (4, 4, 64, 96, 130, 191),
+    (8, 2, 128, 64, 127, 128),
+    (12, 2, 256, 128, 66, 300),
+]
+DECODE_CASES = [
+    (6, 1, 64, 64, 1, 1),
+    (6, 1, 64, 64, 1, 63),
+    (6, 1, 64, 64, 1, 64),
+    (6, 1, 64, 64, 1, 65),
+    (6, 1, 64, 832, 1, 1700),
+    (4, 4, 64, 96, 1, 97),
+    (8, 2, 128, 784, 1, 785),
+    (12, 2, 256, 128, 1, 511),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("case", PREFILL_CASES, ids=str)
+def test_prefill_is_as_right_as_pytorch(case: tuple[int, ...], dtype: str) -> None:
+    from hwtune_kernels.prefill.cpu import prefill_attention
+
+    check_against_reference(prefill_attention, case, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("case", DECODE_CASES, ids=str)
+def test_decode_is_as_right_as_pytorch(case: tuple[int, ...], dtype: str) -> None:
+    from hwtune_kernels.page_decode.cpu import page_decode_attention
+
+    check_against_reference(page_decode_attention, case, dtype)
+
+
+def check_against_reference(kernel: Attention, case: tuple[int, ...], dtype: str) -> None:
+    """At most as wrong as PyTorch's attention in the same dtype, and every output written."""
+    import torch
+    from hwtune_kernels.reference import paged_attention
+
+    call = make_call(case, getattr(torch, dtype))
+    truth = torch.full_like(call["query"], math.nan, dtype=torch.float64)
+    paged_attention(**{**call, "output": truth})
+    output = torch.full_like(call["query"], math.nan)
+    kernel(**call, output=output)
+    ours = (output.double() - truth).abs().max().item()
+    yardstick = (pytorch_attention(call).double() - truth).abs().max().item()
+    rounding = float(torch.finfo(output.dtype).eps) * truth.abs().max().item()
+    assert ours <= 2 * yardstick + 2 * rounding
+
+
+def make_call(case: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
+    """A sequence scattered over shuffled pages; everything it does not own is NaN."""
+    import torch
+
+    num_heads, num_kv_heads, head_size, block_size, num_tokens, context_len = case
+    generator = torch.Generator().manual_seed(sum(case))
+    num_pages = -(-context_len // block_size)
+    num_blocks = num_pages + 3
+    table = torch.randperm(num_blocks, generator=generator)[:num_pages].int()
+    keys = torch.full((num_blocks, num_kv_heads, head_size, block_size), math.nan, dtype=dtype)
+    values = torch.full((num_blocks, num_kv_heads, block_size, head_size), math.nan, dtype=dtype)
+    for logical, physical in enumerate(table.tolist()):
+        used = min(block_size, context_len - logical * block_size)
+        shape = (num_kv_heads, head_size, used)
+        keys[physical, :, :, :used] = torch.randn(shape, generator=generator).to(dtype)
+        values[physical, :, :used] = torch.randn(shape, generator=generator).mT.to(dtype)
+    query = torch.randn((num_tokens, num_heads, head_size), generator=generator).to(dtype)
+    return {
+        "query": query,
+        "key_pages": keys,
+        "value_pages": values,
+        "block_table": table,
+        "context_len": context_len,
+        "scale": head_size**-0.5,
+    }
+
+
+def pytorch_attention(call: dict[str, Any]) -> torch.Tensor:
+    """PyTorch's scaled_dot_product_attention over the same tokens, gathered."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    pages, context = call["block_table"].long(), call["context_len"]
+    keys = call["key_pages"][pages].permute(1, 0, 3, 2).flatten(1, 2)[:, :context]
+    values = call["value_pages"][pages].transpose(0, 1).flatten(1, 2)[:, :context]
+    query = call["query"].transpose(0, 1)
+    mask = torch.ones(query.shape[1], context, dtype=torch.bool).tril(context - query.shape[1])
+    result = scaled_dot_product_attention(
+        query[None], keys[None], values[None], attn_mask=mask, scale=call["scale"], enable_gqa=True
+    )
+    return result[0].transpose(0, 1)
+
+
+def test_the_yardstick_catches_a_wrong_kernel() -> None:
+    from hwtune_kernels.prefill.cpu import prefill_attention
+
+    def pages_in_the_wrong_order(**call: Any) -> None:
+        table = call["block_table"].flip(0)
+        prefill_attention(**{**call, "block_table": table})
+
+    with pytest.raises(AssertionError):
+        check_against_reference(pages_in_the_wrong_order, (6, 1, 64, 64, 2, 128), "float32")
+
+
+def test_every_registered_implementation_loads() -> None:
+    from hwtune_kernels import registry
+
+    for name in registry.IMPLEMENTATIONS:
+        assert callable(registry.load(name))

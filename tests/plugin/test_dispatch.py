@@ -1,0 +1,172 @@
+"""Which kernel takes a call, and that every call is counted exactly once per kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hwtune.adapters.vllm.dispatch import OBSERVED_ONLY, LayerDispatcher, bind_layer
+from hwtune.domain.kernel import CallShape, KernelConditions, KernelSpec, LayerTraits
+
+PREFILL = KernelSpec(
+    name="vendor_prefill",
+    implementation="prefill.test",
+    when=KernelConditions(min_query_len=2, max_query_len=4096, block_size_multiple_of=64),
+    source="test",
+)
+DECODE = KernelSpec(
+    name="page_decode",
+    implementation="decode.test",
+    when=KernelConditions(min_query_len=1, max_query_len=1),
+    source="test",
+)
+
+
+class CountedInMemory:
+    """Counters with the interface of CounterFile."""
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[str, str, str]] = []
+        self.view = memoryview(bytearray(8 * 64)).cast("Q")
+
+    def slot(self, kernel: str, outcome: str, reason: str = "") -> int:
+        key = (kernel, outcome, reason)
+        if key not in self.keys:
+            self.keys.append(key)
+        return self.keys.index(key)
+
+    def counts(self) -> Counter[tuple[str, str, str]]:
+        return Counter({key: self.view[i] for i, key in enumerate(self.keys) if self.view[i]})
+
+
+def layer(block_size: int = 832, **changes: Any) -> LayerTraits:
+    values: dict[str, Any] = {
+        "num_heads": 24,
+        "num_kv_heads": 4,
+        "head_size": 256,
+        "dtype": "bfloat16",
+        "kv_cache_dtype": "auto",
+        "block_size": block_size,
+    }
+    return LayerTraits(**{**values, **changes})
+
+
+def call(query: int, *, sequences: int = 1, tokens: int | None = None) -> CallShape:
+    return CallShape(
+        num_sequences=sequences,
+        num_tokens=query if tokens is None else tokens,
+        max_query_len=query,
+        context_len=10_000,
+    )
+
+
+def bound(
+    traits: LayerTraits,
+    load: Callable[[KernelSpec], Any] = lambda spec: spec.implementation,
+) -> tuple[LayerDispatcher, CountedInMemory]:
+    counters = CountedInMemory()
+    return bind_layer((PREFILL, DECODE), traits, load, counters), counters
+
+
+def selected(dispatcher: LayerDispatcher, shape: CallShape) -> str | None:
+    kernel = dispatcher.select(shape)
+    return None if kernel is None else kernel.name
+
+
+@pytest.mark.parametrize(
+    ("shape", "taken_by"),
+    [
+        (call(1), "page_decode"),
+        (call(2), "vendor_prefill"),
+        (call(4096), "vendor_prefill"),
+        (call(4097), None),
+        (call(1, sequences=2, tokens=2), None),
+        (call(4096, sequences=2, tokens=4097), None),
+    ],
+)
+def test_each_shape_goes_where_it_belongs(shape: CallShape, taken_by: str | None) -> None:
+    dispatcher, _ = bound(layer())
+    assert selected(dispatcher, shape) == taken_by
+
+
+def test_page_784_is_refused_for_its_page_and_says_so() -> None:
+    dispatcher, counters = bound(layer(block_size=784))
+    assert selected(dispatcher, call(4096)) is None
+    reason = "page 784 not a multiple of 64"
+    assert counters.counts()["vendor_prefill", "fallback", reason] == 1
+
+
+def test_a_lone_verification_step_is_not_a_decode() -> None:
+    dispatcher, _ = bound(layer())
+    assert selected(dispatcher, call(4)) == "vendor_prefill"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sliding_window": True}, "sliding window"),
+        ({"alibi": True}, "ALiBi"),
+        ({"soft_cap": True}, "soft cap"),
+        ({"sinks": True}, "attention sinks"),
+        ({"decoder": False}, "not decoder attention"),
+        ({"kv_cache_dtype": "fp8"}, "KV dtype fp8"),
+    ],
+)
+def test_a_layer_with_more_than_plain_attention_is_refused(
+    change: dict[str, Any], reason: str
+) -> None:
+    dispatcher, counters = bound(layer(**change))
+    assert selected(dispatcher, call(4096)) is None
+    assert counters.counts()["vendor_prefill", "fallback", reason] == 1
+
+
+def test_every_call_is_counted_once_per_kernel_that_did_not_take_it() -> None:
+    dispatcher, counters = bound(layer())
+    for query in (1, 1, 1, 300):
+        kernel = dispatcher.select(call(query))
+        assert kernel is not None
+        kernel.count_hit(capturing=False)
+    assert counters.counts() == {
+        ("page_decode", "hit", ""): 3,
+        ("vendor_prefill", "fallback", "query shorter than 2"): 3,
+        ("vendor_prefill", "hit", ""): 1,
+        ("page_decode", "fallback", "query longer than 1"): 1,
+    }
+
+
+def test_a_call_inside_graph_capture_is_no_hit() -> None:
+    dispatcher, counters = bound(layer())
+    kernel = dispatcher.select(call(1))
+    assert kernel is not None
+    kernel.count_hit(capturing=True)
+    assert counters.counts()["page_decode", "captured", ""] == 1
+    assert counters.counts()["page_decode", "hit", ""] == 0
+
+
+def test_a_kernel_that_raised_is_out_of_service_and_counted() -> None:
+    dispatcher, counters = bound(layer())
+    kernel = dispatcher.select(call(1))
+    assert kernel is not None
+    kernel.count_fault(RuntimeError("boom"))
+    assert selected(dispatcher, call(1)) is None
+    assert counters.counts()["page_decode", "fault", "RuntimeError"] == 1
+    assert counters.counts()["page_decode", "fallback", "raised RuntimeError before"] == 1
+
+
+def test_the_baseline_observes_and_never_runs() -> None:
+    dispatcher, counters = bound(layer(), load=lambda spec: None)
+    assert selected(dispatcher, call(4096)) is None
+    assert counters.counts()["vendor_prefill", "fallback", OBSERVED_ONLY] == 1
+
+
+def test_an_implementation_that_is_missing_is_a_counted_reason() -> None:
+    def missing(spec: KernelSpec) -> None:
+        message = "no flash_attn"
+        raise ImportError(message)
+
+    dispatcher, counters = bound(layer(), load=missing)
+    assert selected(dispatcher, call(4096)) is None
+    assert any("no flash_attn" in reason for _, _, reason in counters.counts())
