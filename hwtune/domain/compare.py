@@ -21,7 +21,7 @@ from hwtune.domain.bench import (
     TierResult,
     Verdict,
 )
-from hwtune.domain.stats import bootstrap_interval, judge, mean, median
+from hwtune.domain.stats import interval_of_mean, judge, mean, median
 from hwtune.domain.validity import Pair, tier_gates
 from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, prompts_in_pair
 
@@ -151,7 +151,7 @@ def _metric(
     else:
         logs = [log_ratio(metric, block) for block in blocks]
         level = 1.0 - (1.0 - design.confidence) / len(design.tiers)
-        log_interval = bootstrap_interval(logs, level) if len(logs) >= MINIMUM_PAIRS else None
+        log_interval = interval_of_mean(logs, level) if len(logs) >= MINIMUM_PAIRS else None
         verdict, more = judge(logs, log_interval, better=metric.better, margin=design.margin)
         ratio = math.exp(mean(logs)) if logs else None
         interval = None if log_interval is None else _exponentials(log_interval)

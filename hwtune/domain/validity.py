@@ -12,14 +12,14 @@ Pair = tuple[RequestRecord, RequestRecord]
 """Baseline and candidate record of the same prompt."""
 
 _LONGEST_UNIT = 16
-_REPEATS = 8
+_REPEATS = 6
 
 
 def is_degenerate(text: str) -> bool:
     """Empty, or a short unit repeated to the end: what a broken kernel typically writes.
 
     The last three quarters are looked at, so that a sane first word does not hide it. A unit has
-    at most 16 characters and must come 8 times.
+    at most 16 characters and must come 6 times in them.
     """
     if not text.strip():
         return True

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from hwtune.adapters.load.client import run_async
 from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange, parse_endpoint
 from hwtune.adapters.load.http import MalformedResponseError, body_pieces, parse_head
-from hwtune.domain.bench import ArmProof, Gate
-from hwtune.domain.errors import ExternalFailureError
+from hwtune.domain.bench import ARMS, ArmProof, Gate
+from hwtune.domain.errors import ExternalFailureError, UsageError
 from hwtune.domain.launch import Arm, LaunchPlan
 from hwtune.domain.validity import plan_difference_gate
 
@@ -113,20 +113,24 @@ def served_arms(
     run_dir: Path,
     ready_timeout_s: float,
 ) -> tuple[ServedArm, ServedArm, Gate]:
-    """Plans both arms and checks that their plans differ only in what is declared."""
-    from hwtune.adapters.vllm.planning import plan_server
+    """Plans both arms and checks that their plans differ only in what is declared.
 
+    Raises:
+        UsageError: the flags fix the port, which two servers cannot share.
+    """
+    from hwtune.adapters.vllm.planning import free_port, plan_server
+
+    if any(flag.split("=", 1)[0] == "--port" for flag in flags):
+        message = "--port belongs before the vLLM flags: the candidate gets the port after it"
+        raise UsageError(message)
     plans = [
-        plan_server(model, profile, arm, flags, port=None if port is None else port + offset)
-        for offset, arm in enumerate(_ARMS)
+        plan_server(model, profile, arm, flags, port=port + offset if port else free_port())
+        for offset, arm in enumerate(ARMS)
     ]
     baseline, candidate = (
         ServedArm(plan, run_dir / "arms" / plan.arm, ready_timeout_s) for plan in plans
     )
     return baseline, candidate, plan_difference_gate(*plans)
-
-
-_ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
 
 
 def get_json(url: str, path: str, timeout_s: float = 30.0) -> Any:  # noqa: ANN401 - JSON

@@ -81,7 +81,7 @@ def run_load(
 
 def run_async(main: Coroutine[Any, Any, _Result]) -> _Result:
     """Runs a coroutine on uvloop when it is installed, else on asyncio's own loop."""
-    loop = _new_loop()
+    loop = new_loop()
     try:
         return loop.run_until_complete(main)
     finally:
@@ -89,7 +89,8 @@ def run_async(main: Coroutine[Any, Any, _Result]) -> _Result:
         loop.close()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's loop when it is installed."""
     try:
         loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     except ImportError:

@@ -142,7 +142,8 @@ class Runner:
             )
 
     def _warm_up_requests(self, arm: Arm, tier: Tier) -> Iterator[Request]:
-        number = sum(record.phase == "warm-up" for record in self.progress.records)
+        earlier = self.progress.records
+        number = sum(record.phase == "warm-up" and record.arm == arm for record in earlier)
         for index, length in enumerate(warm_up_lengths(self._design, tier)):
             key = f"{self._design.seed}/warm-up/{tier.name}/{number}/{index}"
             yield self._request(arm, "warm-up", tier, (0, 0, index), key, length)

@@ -1,0 +1,34 @@
+"""The mock server inside this process, for checks of correctness rather than of speed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hwtune.adapters.load.mock_server import Behaviour, MockServer
+
+
+@contextmanager
+def running_mock(behaviour: Behaviour, port: int = 0) -> Iterator[tuple[str, MockServer]]:
+    """The mock's URL and the mock, served by a thread until the context ends."""
+    loop = asyncio.new_event_loop()
+    server = MockServer(behaviour)
+    port = loop.run_until_complete(server.start(port))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}", server
+    finally:
+        asyncio.run_coroutine_threadsafe(_shut_down(server), loop).result(timeout=10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        loop.close()
+
+
+async def _shut_down(server: MockServer) -> None:
+    server.close()
+    for connection in tuple(server.connections):
+        connection.abort()
+    await asyncio.sleep(0)

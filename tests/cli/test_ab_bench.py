@@ -1,0 +1,146 @@
+"""`hwtune ab-bench serving` from the outside, against mock servers that are already up."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hwtune.adapters.load.mock_server import Behaviour
+from hwtune.adapters.load.mock_thread import running_mock
+from hwtune.cli.ab_bench import app
+from hwtune.domain.errors import HwtuneError
+
+FAST = Behaviour(ttft_s=0.002, tpot_s=0.0002)
+SMALL = [
+    *("--tier", "100-200", "--blocks", "6", "--prompts-per-tier", "6"),
+    *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000"),
+]
+
+
+def _invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["serving", *arguments])
+
+
+def _serve(run_dir: Path, candidate: Behaviour, *arguments: str) -> Result:
+    with running_mock(FAST) as (url_a, _), running_mock(candidate) as (url_b, _):
+        urls = ["--baseline-url", url_a, "--candidate-url", url_b]
+        return _invoke("m", *urls, *SMALL, "--run-dir", str(run_dir), *arguments)
+
+
+def _status(result: Result) -> int:
+    """What ``hwtune`` exits with: its ``main`` turns these errors into their status."""
+    if isinstance(result.exception, HwtuneError):
+        return result.exception.exit_status
+    return result.exit_code
+
+
+def test_a_run_writes_its_files_and_says_what_the_answer_is(tmp_path: Path) -> None:
+    result = _serve(tmp_path / "run", Behaviour(ttft_s=0.02, tpot_s=0.004))
+    assert result.exit_code == 1, result.output
+    assert "slower" in result.stdout and "Tier 100-200" in result.stdout
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"design.json", "requests.jsonl", "comparison.json", "report.md"}
+    comparison = json.loads((tmp_path / "run" / "comparison.json").read_text())
+    assert comparison["scope"] == "serving"
+    assert {m["verdict"]["kind"] for m in comparison["tiers"][0]["metrics"]} == {"slower"}
+
+
+def test_progress_goes_to_stderr_and_the_result_alone_to_stdout(tmp_path: Path) -> None:
+    result = _serve(tmp_path / "run", FAST, "--format", "json")
+    data = json.loads(result.stdout)
+    assert data["tiers"][0]["pairs_done"] == 6
+    assert "[12/12]" in result.stderr and "excluded" in result.stderr
+
+
+def test_csv_has_one_line_per_tier_and_metric(tmp_path: Path) -> None:
+    result = _serve(tmp_path / "run", FAST, "--format", "csv")
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert [row["metric"] for row in rows][:3] == ["ttft", "tpot", "e2el"]
+    assert {row["scope"] for row in rows} == {"serving"}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (Behaviour(ttft_s=0.0005, tpot_s=0.0001, text="degenerate"), "output degenerate"),
+        (Behaviour(ttft_s=0.0005, tpot_s=0.0001, fault="http 500"), "requests failed"),
+        (Behaviour(ttft_s=0.0005, tpot_s=0.0001, fault="silent truncation"), "truncated stream"),
+        (Behaviour(ttft_s=0.0005, tpot_s=0.0001, prompt_token_error=1), "input tokens differ"),
+    ],
+)
+def test_a_trap_is_not_comparable_and_shows_no_change(
+    tmp_path: Path, candidate: Behaviour, reason: str
+) -> None:
+    result = _serve(tmp_path / "run", candidate)
+    assert result.exit_code == 1
+    assert "not comparable" in result.stdout and reason in result.stdout
+    assert "faster" not in result.stdout
+    assert "%]" not in result.stdout and "] %" not in result.stdout
+
+
+def test_a_server_that_dies_exits_6_says_what_is_missing_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    run_dir = tmp_path / "run"
+    with running_mock(FAST) as (url_a, _):
+        with running_mock(Behaviour(fault="die", fault_every=4, ttft_s=0.002, tpot_s=0.0002)) as (
+            url_b,
+            _,
+        ):
+            port = int(url_b.rsplit(":", 1)[1])
+            urls = ["--baseline-url", url_a, "--candidate-url", url_b]
+            result = _invoke("m", *urls, *SMALL, "--run-dir", str(run_dir))
+        assert _status(result) == 6
+        assert "the server is gone" in str(result.exception)
+        assert "missing: " in result.stderr and f"--resume {run_dir}" in result.stderr
+        assert (run_dir / "comparison.json").exists()
+        with running_mock(FAST, port):
+            result = _invoke("--resume", str(run_dir), "--format", "json")
+    assert _status(result) in (0, 1), result.output
+    data = json.loads(result.stdout)
+    assert data["tiers"][0]["pairs_done"] == 6
+    assert all(gate["state"] == "passed" for gate in data["tiers"][0]["gates"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        ([], 2, "MODEL is missing"),
+        (["m"], 2, "--profile is missing"),
+        (["m", "--profile", "cpu"], 3, "--vocab-size"),
+        (["m", "--baseline-url", "http://h:1"], 2, "belong together"),
+        (["m", "--profile", "cpu", "--vocab-size", "1"], 3, "too small"),
+        (["m", "--profile", "cpu", "--vocab-size", "99", "--tier", "x"], 2, "--tier x"),
+        (["m", "--profile", "cpu", "--vocab-size", "99", "--blocks", "0"], 2, "--blocks"),
+        (["--resume", "nowhere"], 3, "not a run directory"),
+        (["m", "--resume", "nowhere"], 2, "give it alone"),
+    ],
+)
+def test_bad_input_is_one_line_with_its_status(
+    arguments: list[str], status: int, text: str
+) -> None:
+    result = _invoke(*arguments)
+    assert _status(result) == status
+    assert isinstance(result.exception, HwtuneError)
+    assert text in str(result.exception) and "\n" not in str(result.exception)
+
+
+def test_a_missing_run_directory_of_a_url_is_bad_input(tmp_path: Path) -> None:
+    result = _serve(tmp_path / "run", FAST, "--baseline-run", str(tmp_path / "none"))
+    assert _status(result) == 3 and "no such run directory" in str(result.exception)
+
+
+def test_nothing_listening_is_an_outside_failure(tmp_path: Path) -> None:
+    urls = ["--baseline-url", "http://127.0.0.1:9", "--candidate-url", "http://127.0.0.1:9"]
+    result = _invoke("m", *urls, *SMALL, "--run-dir", str(tmp_path / "run"))
+    assert _status(result) == 6 and "127.0.0.1:9" in str(result.exception)
+
+
+def test_flags_of_vllm_are_kept_for_both_arms(tmp_path: Path) -> None:
+    _serve(tmp_path / "run", FAST, "--max-model-len", "8192", "--kv-cache-dtype=fp8")
+    design = json.loads((tmp_path / "run" / "design.json").read_text())
+    assert design["flags"] == ["--max-model-len", "8192", "--kv-cache-dtype=fp8"]

@@ -1,0 +1,186 @@
+"""Records in, verdicts out; every trap is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hwtune.domain.bench import ARMS, ArmProof, Comparison, RequestRecord
+from hwtune.domain.compare import compare
+from hwtune.domain.validity import is_degenerate, marker_gates
+from hwtune.domain.workload import Design, Tier, prompts_in_pair
+
+TIER = Tier(name="1-2K", least_tokens=1024, most_tokens=2048)
+DESIGN = Design(
+    model="m",
+    profile="cpu",
+    flags=(),
+    mode="concurrent servers",
+    vocab_size=1000,
+    tiers=(TIER,),
+    pairs=10,
+    prompts_per_tier=20,
+    output_tokens=16,
+    concurrency=1,
+)
+Change = Callable[[RequestRecord], RequestRecord]
+
+
+def _records(
+    factor: float = 1.0, noise: float = 0.01, drift: float = 0.0, change: Change = lambda r: r
+) -> list[RequestRecord]:
+    """A run whose candidate takes ``factor`` times as long; ``drift`` per request in both arms."""
+    rng = random.Random(3)
+    records: list[RequestRecord] = []
+    now = 0.0
+    for pair in range(DESIGN.pairs):
+        order = ARMS if pair % 2 else tuple(reversed(ARMS))
+        for arm in order:
+            for prompt in range(prompts_in_pair(DESIGN, pair)):
+                slow = (factor if arm == "candidate" else 1.0) * (1 + drift * len(records))
+                ttft = 0.1 * slow * rng.lognormvariate(0, noise)
+                e2el = ttft + 0.15 * slow * rng.lognormvariate(0, noise)
+                text = f"answer {prompt} of {pair}"
+                record = RequestRecord(
+                    arm=arm,
+                    phase="measured",
+                    tier=TIER.name,
+                    pair=pair,
+                    prompt=prompt,
+                    prompt_id=f"{pair}/{prompt}",
+                    started_unix_s=now,
+                    ended_unix_s=now + e2el,
+                    ttft_s=ttft,
+                    e2el_s=e2el,
+                    prompt_tokens=1500 + prompt,
+                    output_tokens=16,
+                    text=text,
+                    text_sha256=text,
+                    finish_reason="length",
+                )
+                now += e2el
+                records.append(change(record))
+    return records
+
+
+def _kinds(comparison: Comparison) -> set[str]:
+    return {result.verdict.kind for result in comparison.tiers[0].metrics}
+
+
+def _candidate(**fields: object) -> Change:
+    return lambda r: replace(r, **fields) if r.arm == "candidate" else r  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("factor", "kind"), [(0.9, "faster"), (1.1, "slower"), (1.0, "same")])
+def test_a_known_factor_gets_its_verdict_in_every_metric(factor: float, kind: str) -> None:
+    comparison = compare(DESIGN, _records(factor), ())
+    assert _kinds(comparison) == {kind}
+    assert comparison.answer_is_no == (kind == "slower")
+    for result in comparison.tiers[0].metrics:
+        expected = factor if result.metric.better == "lower" else 1 / factor
+        assert result.ratio == pytest.approx(expected, rel=0.01)
+        assert result.interval is not None and result.ratio is not None
+        assert result.interval[0] < result.ratio < result.interval[1]
+
+
+def test_a_linear_drift_of_both_arms_is_not_a_difference() -> None:
+    comparison = compare(DESIGN, _records(noise=0.002, drift=0.01), ())
+    assert "faster" not in _kinds(comparison) and "slower" not in _kinds(comparison)
+
+
+def test_noise_is_inconclusive_and_says_how_many_blocks_would_decide() -> None:
+    comparison = compare(DESIGN, _records(0.97, noise=0.3), ())
+    result = comparison.tiers[0].metrics[0]
+    assert result.verdict.kind == "inconclusive"
+    assert result.more_blocks is not None and result.more_blocks >= 1
+    assert f"about {result.more_blocks} more blocks" in result.verdict.text
+    assert not comparison.answer_is_no
+
+
+def test_too_few_blocks_get_no_verdict_however_clear_they_look() -> None:
+    few = [record for record in _records(0.5) if record.pair < 4]
+    result = compare(DESIGN, few, ()).tiers[0].metrics[0]
+    assert (result.verdict.kind, result.interval, result.more_blocks) == ("inconclusive", None, 2)
+    assert "needs 6 blocks" in result.verdict.text
+
+
+def _fail_one(record: RequestRecord) -> RequestRecord:
+    if (record.arm, record.pair, record.prompt) != ("candidate", 3, 0):
+        return record
+    return replace(record, failure="http status", detail="500", ttft_s=None, e2el_s=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_fail_one, "1 of 40 requests failed: 1 x candidate: http status"),
+        (_candidate(prompt_tokens=9), "input tokens differ in 20 of 20"),
+        (_candidate(output_tokens=12), "output tokens differ in 20 of 20"),
+        (lambda r: replace(r, output_tokens=3), "do not have the 16 tokens asked for"),
+        (_candidate(text="!!!!!!!!!!!!!!!!", text_sha256="x"), "candidate 20 of 20"),
+        (_candidate(text="", text_sha256="x"), "degenerate"),
+        (_candidate(prompt_id="other"), "20 of 20 prompts differ"),
+    ],
+)
+def test_a_red_gate_prints_no_speed_up(change: Change, reason: str) -> None:
+    comparison = compare(DESIGN, _records(0.5, change=change), ())
+    assert _kinds(comparison) == {"not comparable"}
+    assert comparison.answer_is_no
+    for result in comparison.tiers[0].metrics:
+        assert result.ratio is None and result.interval is None and result.change_pct is None
+        assert reason in result.verdict.text
+
+
+def test_a_failed_marker_voids_every_tier() -> None:
+    proofs = [
+        ArmProof(arm="baseline", passed=True, summary="fine"),
+        ArmProof(arm="candidate", passed=False, summary="page 784, planned 832"),
+    ]
+    comparison = compare(DESIGN, _records(0.5), marker_gates(proofs))
+    assert _kinds(comparison) == {"not comparable"}
+    assert "page 784, planned 832" in comparison.tiers[0].metrics[0].verdict.text
+
+
+def test_the_same_degenerate_text_in_both_arms_is_the_models_and_is_said() -> None:
+    loop = "!" * 32
+    records = _records(1.0, change=lambda r: replace(r, text=loop, text_sha256=loop))
+    comparison = compare(DESIGN, records, ())
+    assert _kinds(comparison) == {"same"}
+    evidence = next(g.evidence for g in comparison.tiers[0].gates if g.name == "sane output")
+    assert "same text in both arms" in evidence
+
+
+def test_text_agreement_is_shown_and_is_not_a_gate() -> None:
+    records = _records(change=_candidate(text="another answer", text_sha256="b"))
+    comparison = compare(DESIGN, records, ())
+    assert comparison.tiers[0].text_agreement == 0.0
+    assert not comparison.red_gates
+
+
+def test_only_the_last_attempt_of_a_pair_counts() -> None:
+    first = _records(0.5)
+    stopped = [replace(r, failure="connect error") for r in first if r.pair == 2][:3]
+    again = [replace(r, attempt=1) for r in first if r.pair == 2]
+    comparison = compare(DESIGN, [r for r in first if r.pair != 2] + stopped + again, ())
+    assert _kinds(comparison) == {"faster"}
+    assert comparison.tiers[0].pairs_done == 10
+
+
+def test_a_half_measured_pair_is_left_out() -> None:
+    records = [r for r in _records() if not (r.pair == 9 and r.arm == "candidate")]
+    assert compare(DESIGN, records, ()).tiers[0].pairs_done == 9
+
+
+@pytest.mark.parametrize(
+    "text", ["", "  \n", "!" * 64, "ha ha " * 20, "Hello there" + "!" * 60, "00" * 40]
+)
+def test_degenerate_output_is_recognised(text: str) -> None:
+    assert is_degenerate(text)
+
+
+@pytest.mark.parametrize("text", ["The answer is 42.", "no", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"])
+def test_plain_output_is_not_degenerate(text: str) -> None:
+    assert not is_degenerate(text)
