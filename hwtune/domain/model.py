@@ -1,18 +1,22 @@
 """What a model's cache looks like, independent of the deployment.
 
-Sizes are totals over all tensor-parallel ranks; ``hwtune.domain.page`` divides them. Terms follow
-vLLM: a *state tensor* is one tensor of a recurrent layer's cache (conv state, SSM state).
+Sizes are totals over all tensor-parallel ranks; the page rules divide them. Terms follow vLLM: a
+*state tensor* is one tensor of a recurrent layer's cache (conv state, SSM state).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
-from hwtune.domain.deployment import Deployment
+from hwtune.domain.page_rules_versions import Version
 
-StateKind = Literal["conv", "ssm"]
+StateKind = Literal["conv", "ssm", "ring"]
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+"""Bytes per element of the dtypes that cache tensors have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,31 @@ class StateTensor:
     formula: str
     """How the shape came about, for people."""
 
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRequest:
+    """What a state's shapes and dtypes depend on, resolved from a deployment."""
+
+    tensor_parallel_size: int
+    num_speculative_tokens: int
+    model_dtype: str
+    conv_dtype: str
+    ssm_dtype: str
+    version: Version
+    """The release whose shapes are asked for."""
+    use_replayssm: bool = False
+    replayssm_buffer_len: int = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
@@ -41,6 +70,11 @@ class AttentionShape:
     head_size: int
     """Elements per head; for MLA kv_lora_rank + qk_rope_head_dim."""
     is_mla: bool = False
+    kv_lora_rank: int | None = None
+    """MLA only: elements of the latent part."""
+    identifiable: bool = True
+    """Whether vLLM finds the full-attention layers by name (TurboQuant needs that)."""
+    sliding_window: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +84,20 @@ class RecurrentShape:
     num_layers: int | None
     kind: str
     """``gdn``, ``mamba1``, ``mamba2``, ``kda``, ``short_conv`` or ``linear_attention``."""
-    state_tensors: Callable[[Deployment], tuple[StateTensor, ...]]
-    """Per layer and rank, for a deployment (TP, draft tokens, dtypes). Raises InfeasibleError
-    when a dimension does not divide by the tensor-parallel size."""
+    state_tensors: Callable[[StateRequest], tuple[StateTensor, ...]]
+    """Per layer and rank. Raises InfeasibleError when a dimension does not divide by the
+    tensor-parallel size."""
+    ssm_dtype_defaults: tuple[tuple[Version, str | None], ...] = ()
+    """(first release, dtype of the SSM state when --mamba-ssm-cache-dtype is auto), ascending;
+    None or nothing: the conv state's dtype."""
+    allowed_ssm_dtypes: tuple[str, ...] = ()
+    """Values of --mamba-ssm-cache-dtype the family accepts; empty accepts all."""
+    supports_all_mode: bool = False
+    """Whether the class is on vLLM's list for mamba cache mode ``all``."""
+    chunk_size: int | None = None
+    """The config's mamba_chunk_size or chunk_size, used by mode ``all``."""
+    own_checkpoint_alignment: bool = False
+    """Whether its layers can declare a prefill-checkpoint alignment (0.33)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +107,8 @@ class ModelShape:
     architecture: str
     family: str
     dtype: str
-    """The checkpoint's dtype (``bfloat16``, ``float16``, ``float32``)."""
+    """The checkpoint's dtype (``bfloat16``, ``float16``, ``float32``); empty when the config
+    does not say."""
     attention: AttentionShape
     recurrent: RecurrentShape | None
     """None for a model that is not hybrid."""
@@ -71,3 +117,18 @@ class ModelShape:
     """Where the config was read from."""
     keys: dict[str, str] = field(default_factory=dict)
     """Which config key gave which value, e.g. ``{"num_kv_heads": "text_config.num_key_value_heads"}``."""
+    attention_only: Literal["", "attention", "full_attention"] = ""
+    """When the config's top-level layer_types names only attention layers: which words it uses."""
+    checkpoint_kv_dtype: str | None = None
+    """KV-cache dtype that the checkpoint's quantisation declares (``fp8``)."""
+    first_version: Version | None = None
+    """First vLLM release with the architecture."""
+    last_version: Version | None = None
+    """Last vLLM release with the architecture; None: still there."""
+    successor: Literal["refused", "transformers"] = "refused"
+    """What later releases do with a removed architecture."""
+    pipeline_refusal: str | None = None
+    """vLLM's message when the model is asked for pipeline parallelism."""
+    mtp_layers: int = 0
+    """Draft (multi-token prediction) layers in the checkpoint."""
+    num_hidden_layers: int | None = None

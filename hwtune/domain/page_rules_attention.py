@@ -1,0 +1,175 @@
+"""Bytes that one token takes in one attention layer's KV cache on one rank."""
+
+from __future__ import annotations
+
+from math import lcm
+
+from hwtune.domain.deployment import Deployment
+from hwtune.domain.errors import InfeasibleError, InputError
+from hwtune.domain.model import ITEM_BYTES, AttentionShape, ModelShape
+from hwtune.domain.page_rules_versions import TURBOQUANT_REFUSED, Rule
+from hwtune.domain.page_steps import EngineRefusalError, Trace
+from hwtune.domain.units import ceil_div
+
+_DTYPE_NAMES = {
+    "half": "float16",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "float32": "float32",
+}
+_ONE_BYTE = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla")
+_TURBOQUANT_BITS = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+_PACKED = (
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
+    "nvfp4",
+    "ultraquant_4bit",
+)
+KV_CACHE_DTYPES = ("auto", *_DTYPE_NAMES, *_ONE_BYTE, *_PACKED, *_TURBOQUANT_BITS)
+_SOURCE = "v1/kv_cache_interface.py FullAttentionSpec.page_size_bytes"
+
+
+def model_dtype(model: ModelShape, deployment: Deployment) -> str:
+    """The dtype the model runs in.
+
+    A float32 checkpoint runs in bfloat16 unless --dtype says otherwise (vLLM config/model.py
+    _get_and_verify_dtype).
+
+    Raises:
+        InputError: the config names no dtype and --dtype is auto, or --dtype is unknown.
+    """
+    if deployment.dtype == "auto":
+        if not model.dtype:
+            message = f"{model.source}: key 'dtype' (or 'torch_dtype') is missing; give --dtype"
+            raise InputError(message)
+        return "bfloat16" if model.dtype == "float32" else model.dtype
+    resolved = _DTYPE_NAMES.get(deployment.dtype)
+    if resolved is None:
+        message = f"--dtype {deployment.dtype}: expected auto or one of {', '.join(_DTYPE_NAMES)}"
+        raise InputError(message)
+    return resolved
+
+
+def kv_dtype(model: ModelShape, deployment: Deployment) -> str:
+    """The KV-cache dtype after ``auto`` is resolved: a torch dtype name or a packed format.
+
+    Raises:
+        InputError: --kv-cache-dtype is unknown.
+    """
+    wanted = deployment.kv_cache_dtype
+    if wanted not in KV_CACHE_DTYPES:
+        message = f"--kv-cache-dtype {wanted}: expected one of {', '.join(KV_CACHE_DTYPES)}"
+        raise InputError(message)
+    if wanted == "auto":
+        return model.checkpoint_kv_dtype or model_dtype(model, deployment)
+    return _DTYPE_NAMES.get(wanted, wanted)
+
+
+def kv_heads_per_rank(attention: AttentionShape, tensor_parallel_size: int) -> int:
+    """KV heads on one rank; heads are replicated when there are fewer than ranks."""
+    return max(1, attention.num_kv_heads // tensor_parallel_size)
+
+
+def check_heads(model: ModelShape, deployment: Deployment) -> None:
+    """Raises EngineRefusalError when the query heads do not divide by the TP size."""
+    heads, ranks = model.attention.num_heads, deployment.tensor_parallel_size
+    if heads % ranks:
+        message = (
+            f"Total number of attention heads ({heads}) must be divisible by tensor parallel size "
+            f"({ranks})."
+        )
+        raise EngineRefusalError(message, error_class="ValidationError")
+
+
+def check_turboquant(model: ModelShape, deployment: Deployment, rule: Rule) -> None:
+    """Raises EngineRefusalError where vLLM refuses TurboQuant for a hybrid model."""
+    if deployment.kv_cache_dtype not in _TURBOQUANT_BITS:
+        return
+    if TURBOQUANT_REFUSED.holds(rule.version):
+        message = (
+            "TurboQuant KV cache is not supported for hybrid (attention + Mamba) models. Boundary "
+            "layer protection requires uniform attention layers."
+        )
+        raise EngineRefusalError(message, error_class="NotImplementedError")
+    if not model.attention.identifiable:
+        message = (
+            "TurboQuant KV cache requires identifiable full-attention layers, but none were found "
+            "in the hybrid model config."
+        )
+        raise EngineRefusalError(message, error_class="NotImplementedError")
+
+
+def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace: Trace) -> int:
+    """Bytes of one token in one attention layer on one rank, as the page rule counts them.
+
+    Raises:
+        InputError: a dtype is unknown or missing.
+        InfeasibleError: the format does not exist for the model's attention.
+    """
+    kind = kv_dtype(model, deployment)
+    attention = model.attention
+    heads = kv_heads_per_rank(attention, deployment.tensor_parallel_size)
+    if attention.is_mla:
+        value = _mla_bytes(attention, kind)
+        formula = "latent size x bytes (MLA: one vector, never divided by TP)"
+    elif kind in ITEM_BYTES or kind in _ONE_BYTE:
+        value = 2 * heads * attention.head_size * _item_bytes(kind)
+        formula = "2 (K and V) x KV heads per rank x head size x bytes"
+    else:
+        value = _packed_bytes(kind, heads, attention.head_size)
+        formula = f"KV heads per rank x packed slot of {kind}"
+    if kind in _TURBOQUANT_BITS and deployment.kv_cache_dtype_skip_layers:
+        plain = 2 * heads * attention.head_size * ITEM_BYTES[model_dtype(model, deployment)]
+        value = lcm(value, plain)
+        formula = f"lcm(packed {kind}, unquantised)"
+    return trace.add(
+        "attention bytes per token",
+        formula,
+        {"KV heads per rank": heads, "head size": attention.head_size, "KV dtype": kind},
+        value,
+        "B",
+        rule.source_of(_SOURCE),
+    )
+
+
+def unquantised_bytes_per_token(model: ModelShape, deployment: Deployment) -> int:
+    """Bytes of one token in a layer that keeps the model's dtype."""
+    heads = kv_heads_per_rank(model.attention, deployment.tensor_parallel_size)
+    return 2 * heads * model.attention.head_size * ITEM_BYTES[model_dtype(model, deployment)]
+
+
+def _item_bytes(kind: str) -> int:
+    return ITEM_BYTES.get(kind, 1)
+
+
+def _mla_bytes(attention: AttentionShape, kind: str) -> int:
+    if kind not in ITEM_BYTES and kind not in _ONE_BYTE:
+        message = f"KV-cache dtype {kind} is not defined for MLA attention"
+        raise InfeasibleError(message)
+    return attention.head_size * _item_bytes(kind)
+
+
+def _packed_bytes(kind: str, heads: int, head_size: int) -> int:
+    """Bytes of a packed layout: v1/attention/backends/{triton,turboquant,ultraquant}_attn.py."""
+    if kind in _TURBOQUANT_BITS:
+        return heads * _turboquant_slot(head_size, *_TURBOQUANT_BITS[kind])
+    if kind == "int4_per_token_head":
+        return heads * (2 * (head_size // 2) + 8)
+    if kind == "nvfp4":
+        return heads * 2 * (head_size // 2 + head_size // 16)
+    if kind == "ultraquant_4bit":
+        return heads * (head_size + 2 * (head_size // 32))
+    return heads * (2 * head_size + 8)
+
+
+def _turboquant_slot(head_size: int, key_bits: int, value_bits: int) -> int:
+    key = head_size if key_bits == 8 else ceil_div(head_size * key_bits, 8) + 2
+    slot = key + ceil_div(head_size * value_bits, 8) + 4
+    return slot + slot % 2

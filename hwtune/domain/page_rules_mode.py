@@ -1,0 +1,125 @@
+"""What vLLM makes of prefix caching for a model with recurrent layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hwtune.domain.deployment import Deployment
+from hwtune.domain.errors import InputError
+from hwtune.domain.model import ModelShape, RecurrentShape
+from hwtune.domain.page_rules_versions import (
+    ALIGN_WHEN_DRAFTING,
+    ALL_MODE,
+    ALL_MODE_BY_DEFAULT,
+    ALL_MODE_WITHOUT_NAME,
+    MAMBA_BLOCK_SIZE_FLAG,
+    MAMBA_CACHE_MODE,
+    PREFIX_CACHING_DEFAULT_ON,
+    PREFIX_CACHING_FORCED_OFF,
+    Rule,
+)
+from hwtune.domain.page_steps import EngineRefusalError, Trace
+
+MODES = ("none", "align", "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheMode:
+    """The resolved prefix-caching settings."""
+
+    enable_prefix_caching: bool
+    mode: str
+    """none, align or all, as the engine reports it."""
+    all_rule: bool
+    """Whether the page is rounded to the model's chunk size."""
+
+
+def _asked_mode(deployment: Deployment) -> str:
+    mode = deployment.mamba_cache_mode or "none"
+    if mode not in MODES:
+        message = f"--mamba-cache-mode {mode}: expected one of {', '.join(MODES)}"
+        raise InputError(message)
+    return mode
+
+
+def check_mode(deployment: Deployment, rule: Rule) -> None:
+    """Raises EngineRefusalError when the release no longer has the asked cache mode."""
+    if _asked_mode(deployment) == "all" and not ALL_MODE.holds(rule.version):
+        message = "mamba_cache_mode: Input should be 'align' or 'none'"
+        raise EngineRefusalError(message, error_class="ValidationError")
+
+
+def default_prefix_caching(model: ModelShape, deployment: Deployment, rule: Rule) -> bool:
+    """vLLM's own choice for a hybrid model."""
+    if deployment.platform == "cpu" and model.attention.is_mla:
+        return False
+    return PREFIX_CACHING_DEFAULT_ON.holds(rule.version)
+
+
+def resolve_mode(
+    model: ModelShape,
+    recurrent: RecurrentShape,
+    deployment: Deployment,
+    rule: Rule,
+    trace: Trace,
+) -> CacheMode:
+    """Prefix caching and cache mode of a hybrid model, in the release's own order of events.
+
+    Source: model_executor/models/config.py MambaModelConfig.verify_and_update_config.
+
+    Raises:
+        EngineRefusalError: the release does not know the asked mode.
+        InputError: the mode is no mode at all.
+    """
+    check_mode(deployment, rule)
+    wanted = deployment.enable_prefix_caching
+    caching = default_prefix_caching(model, deployment, rule) if wanted is None else wanted
+    if PREFIX_CACHING_FORCED_OFF.holds(rule.version) and caching:
+        trace.note("this release switches prefix caching off for hybrid models")
+        caching = False
+    if ALL_MODE_WITHOUT_NAME.holds(rule.version):
+        if caching and not recurrent.supports_all_mode:
+            trace.note("this release switches prefix caching off for this model class")
+        caching = caching and recurrent.supports_all_mode
+        return CacheMode(enable_prefix_caching=caching, mode="none", all_rule=caching)
+    if not MAMBA_CACHE_MODE.holds(rule.version):
+        return CacheMode(enable_prefix_caching=caching, mode="none", all_rule=False)
+    mode = _named_mode(recurrent, deployment, rule, trace) if caching else "none"
+    if not caching and _asked_mode(deployment) != "none":
+        trace.note("mamba cache mode is set to 'none' because prefix caching is off")
+    return CacheMode(enable_prefix_caching=caching, mode=mode, all_rule=mode == "all")
+
+
+def _named_mode(recurrent: RecurrentShape, deployment: Deployment, rule: Rule, trace: Trace) -> str:
+    asked = _asked_mode(deployment)
+    supported = recurrent.supports_all_mode
+    if asked == "none":
+        asked = "all" if supported and ALL_MODE_BY_DEFAULT.holds(rule.version) else "align"
+    if (
+        asked == "all"
+        and deployment.num_speculative_tokens
+        and ALIGN_WHEN_DRAFTING.holds(rule.version)
+    ):
+        trace.note("this release uses mode 'align' when speculative decoding is on")
+        return "align"
+    if asked == "all" and not supported:
+        trace.note("this model class has no mode 'all'; vLLM falls back to 'align'")
+        return "align"
+    return asked
+
+
+def check_mamba_block_size(
+    deployment: Deployment, mode: CacheMode, max_model_len: int | None, rule: Rule
+) -> None:
+    """Raises EngineRefusalError for --mamba-block-size without prefix caching."""
+    asked = deployment.mamba_block_size
+    if asked is None or asked == max_model_len or not MAMBA_BLOCK_SIZE_FLAG.holds(rule.version):
+        return
+    if not mode.enable_prefix_caching:
+        refuse_mamba_block_size()
+
+
+def refuse_mamba_block_size() -> None:
+    """Raises what vLLM raises for a mamba block size without prefix caching."""
+    message = "--mamba-block-size can only be set with --enable-prefix-caching"
+    raise EngineRefusalError(message, error_class="ValidationError")

@@ -1,0 +1,176 @@
+"""The page rule of vLLM 0.20 and later: run by the platform after the model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import lcm
+
+from hwtune.domain.page_rules_attention import bytes_per_token, unquantised_bytes_per_token
+from hwtune.domain.page_rules_backends import DEFAULT_BLOCK_SIZE, starting_block
+from hwtune.domain.page_rules_common import (
+    DEFAULT_CHUNK_SIZE,
+    PageOutcome,
+    RuleInputs,
+    pad,
+    resolved_mamba_block,
+    smallest_page,
+)
+from hwtune.domain.page_rules_versions import (
+    ALIGNED_SIZE_CHECK,
+    BACKEND_MULTIPLE,
+    CHECKPOINT_ALIGNMENT,
+    CPU_WITHOUT_RULE,
+    MLA_ALIGNMENT_128,
+    SKIP_LAYER_PHASE,
+)
+from hwtune.domain.page_steps import EngineRefusalError, Trace
+from hwtune.domain.units import ceil_div, round_up
+
+CPU_BLOCK_SIZE = 128
+"""Tokens; platforms/cpu.py CpuPlatform.check_and_update_config."""
+_XPU_GDN_MULTIPLE = 64
+_RULE = "platforms/interface.py Platform._align_hybrid_block_size"
+
+
+def platform_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
+    """The page of releases since 0.20.0.
+
+    Source: platforms/interface.py Platform.update_block_size_for_backend; platforms/cpu.py and
+    platforms/xpu.py override it.
+
+    Raises:
+        EngineRefusalError: the backends share no size or reject the page.
+    """
+    start = initial_block(inputs, trace)
+    if inputs.deployment.platform == "cpu" and CPU_WITHOUT_RULE.holds(inputs.rule.version):
+        trace.note("0.20 leaves the block size alone on CPU")
+        return PageOutcome(block_size=start, alignment_tokens=start, mamba_block_size=None)
+    outcome = _align_hybrid(inputs, start, trace)
+    if inputs.deployment.kv_cache_dtype_skip_layers and inputs.deployment.platform != "cpu":
+        outcome = _align_skip_layers(inputs, outcome, trace)
+    _check(inputs, start, outcome.block_size)
+    if inputs.deployment.platform == "xpu" and inputs.recurrent.kind == "gdn":
+        outcome = _xpu_gdn(inputs, outcome, trace)
+    return outcome
+
+
+def initial_block(inputs: RuleInputs, trace: Trace) -> int:
+    """The block size, in tokens, before the hybrid rule looks at it."""
+    deployment = inputs.deployment
+    source = inputs.rule.source_of("platforms/interface.py Platform.update_block_size_for_backend")
+    if deployment.platform == "cpu" and inputs.model.attention.is_mla:
+        value, reason = DEFAULT_BLOCK_SIZE, "CPU_MLA takes 16 only"
+    elif deployment.block_size is not None:
+        value, reason = deployment.block_size, "--block-size"
+    elif inputs.alignment_tokens is not None:
+        value, reason = inputs.alignment_tokens, "the backend's block size"
+    elif deployment.platform == "cpu":
+        value, reason = CPU_BLOCK_SIZE, "default of the CPU platform"
+    else:
+        value = starting_block(inputs.backends, inputs.rule)
+        reason = "preferred by " + ", ".join(backend.name for backend in inputs.backends)
+    return trace.add("starting block size", reason, {}, value, "tokens", source)
+
+
+def _align_hybrid(inputs: RuleInputs, start: int, trace: Trace) -> PageOutcome:
+    alignment = _alignment(inputs, start, trace)
+    chunk = _chunk(inputs) if inputs.mode.all_rule else None
+    needed = smallest_page(inputs, alignment, chunk, trace)
+    if BACKEND_MULTIPLE.holds(inputs.rule.version):
+        needed = _backend_multiple(inputs, needed, trace)
+    block = max(start, needed)
+    if start >= needed:
+        trace.note(f"the block size {start} holds the state already; vLLM prints no line about it")
+    return PageOutcome(
+        block_size=block,
+        alignment_tokens=alignment,
+        mamba_block_size=resolved_mamba_block(inputs, block, block if chunk else None),
+        padded_bytes=pad(inputs, block, trace),
+    )
+
+
+def _alignment(inputs: RuleInputs, start: int, trace: Trace) -> int:
+    smallest = inputs.backends[0].smallest
+    value, reason = max(smallest, start), "max(smallest kernel block of the backend, block size)"
+    if inputs.model.attention.is_mla and MLA_ALIGNMENT_128.holds(inputs.rule.version):
+        value, reason = max(value, 128), f"{reason}, at least 128 for MLA"
+    checkpoint = inputs.deployment.prefill_checkpoint_tokens
+    applies = CHECKPOINT_ALIGNMENT.holds(inputs.rule.version) and inputs.mode.mode == "align"
+    if checkpoint and applies and inputs.recurrent.own_checkpoint_alignment:
+        value, reason = lcm(value, checkpoint), f"lcm({reason}; prefill checkpoint {checkpoint})"
+    values: dict[str, str | int | float] = {"smallest kernel block": smallest, "block size": start}
+    return trace.add("alignment", reason, values, value, "tokens", inputs.rule.source_of(_RULE))
+
+
+def _chunk(inputs: RuleInputs) -> int:
+    chunk = inputs.recurrent.chunk_size or DEFAULT_CHUNK_SIZE
+    return inputs.deployment.mamba_block_size or chunk
+
+
+def _backend_multiple(inputs: RuleInputs, needed: int, trace: Trace) -> int:
+    multiple = lcm(*(backend.smallest for backend in inputs.backends))
+    rounded = round_up(needed, multiple)
+    if rounded != needed:
+        text = "rounded up to lcm of every backend's smallest kernel block"
+        source = inputs.rule.source_of(_RULE)
+        trace.add("page for all backends", text, {"lcm": multiple}, rounded, "tokens", source)
+    return rounded
+
+
+def _align_skip_layers(inputs: RuleInputs, outcome: PageOutcome, trace: Trace) -> PageOutcome:
+    """Phase 3: layers left unquantised share the pool with quantised ones."""
+    if not SKIP_LAYER_PHASE.holds(inputs.rule.version):
+        return outcome
+    full = unquantised_bytes_per_token(inputs.model, inputs.deployment)
+    primary = _primary_bytes(inputs)
+    if full < primary:
+        message = (
+            f"padded-spec per-token page ({full}B) < primary ({primary}B); a higher-precision "
+            "padded spec must not be smaller than the quantized primary."
+        )
+        raise EngineRefusalError(message, error_class="AssertionError")
+    if full == primary:
+        return outcome
+    smallest = inputs.backends[0].smallest
+    alignment = max(smallest, outcome.block_size)
+    required = max(full * smallest, outcome.padded_bytes or 0)
+    block = max(outcome.block_size, alignment * ceil_div(required, alignment * primary))
+    source = inputs.rule.source_of(SKIP_LAYER_PHASE.source)
+    text = "block size so that the quantised page covers an unquantised one"
+    trace.add("page with skip layers", text, {"required": required}, block, "tokens", source)
+    page = block * primary
+    padded = page if outcome.padded_bytes is not None else None
+    return replace(outcome, block_size=block, padded_bytes=padded, skip_padded_bytes=page)
+
+
+def _primary_bytes(inputs: RuleInputs) -> int:
+    """Bytes of one token in a quantised layer, without the lcm that TurboQuant's rule takes."""
+    plain = replace(inputs.deployment, kv_cache_dtype_skip_layers=())
+    return bytes_per_token(inputs.model, plain, inputs.rule, Trace())
+
+
+def _check(inputs: RuleInputs, start: int, block: int) -> None:
+    if block == start or not ALIGNED_SIZE_CHECK.holds(inputs.rule.version):
+        return
+    rejecting = [backend.name for backend in inputs.backends if not backend.supports(block)]
+    if rejecting:
+        message = (
+            f"Aligned KV cache block size {block} is not supported by attention backend(s): "
+            f"{', '.join(rejecting)}."
+        )
+        raise EngineRefusalError(message, error_class="ValueError")
+
+
+def _xpu_gdn(inputs: RuleInputs, outcome: PageOutcome, trace: Trace) -> PageOutcome:
+    """XPU's GDN kernel needs pages that are multiples of 64 (platforms/xpu.py)."""
+    block = round_up(outcome.block_size, _XPU_GDN_MULTIPLE)
+    if block == outcome.block_size:
+        return outcome
+    source = inputs.rule.source_of("platforms/xpu.py XPUPlatform.update_block_size_for_backend")
+    trace.add("page on XPU", "rounded up to a multiple of 64", {}, block, "tokens", source)
+    padded = outcome.padded_bytes
+    if padded is not None:
+        padded = block * (padded // outcome.block_size)
+    mamba = block if inputs.mode.mode == "align" else outcome.mamba_block_size
+    _check(inputs, outcome.block_size, block)
+    return replace(outcome, block_size=block, padded_bytes=padded, mamba_block_size=mamba)

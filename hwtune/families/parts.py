@@ -1,0 +1,182 @@
+"""What every family reads the same way: attention heads, layer counts, quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hwtune.domain.model import AttentionShape
+from hwtune.domain.page_rules_versions import Version
+from hwtune.domain.page_steps import EngineRefusalError
+from hwtune.families.reader import ConfigReader
+
+_ATTENTION_WORDS = ("full_attention", "attention", "hybrid", "sliding_attention", "*")
+_KV_HEAD_KEYS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
+_HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
+_LENGTH_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchitectureInfo:
+    """What vLLM's registry says of an architecture, apart from its shapes."""
+
+    first: Version | None = None
+    last: Version | None = None
+    successor: Literal["refused", "transformers"] = "refused"
+    pipeline_refusal: str | None = None
+
+
+NO_PIPELINE = (
+    "Pipeline parallelism is not supported for this model. Supported models implement the "
+    "`SupportsPP` interface."
+)
+
+
+def divide(value: int, ranks: int) -> int:
+    """``value / ranks``, exact.
+
+    Raises:
+        EngineRefusalError: it leaves a remainder (vLLM's ``divide`` asserts).
+    """
+    if value % ranks:
+        message = f"{value} is not divisible by {ranks}"
+        raise EngineRefusalError(message, error_class="AssertionError")
+    return value // ranks
+
+
+def read_attention(
+    reader: ConfigReader,
+    *,
+    head_keys: tuple[str, ...] = ("head_dim", "hidden_size_per_head"),
+    identifiable: bool = True,
+    layers: int | None = None,
+) -> AttentionShape:
+    """The attention layers.
+
+    Source: config/model.py ModelConfig.get_total_num_kv_heads and get_head_size.
+    """
+    heads = reader.integer("number of attention heads", *_HEAD_KEYS)
+    if reader.has("kv_lora_rank"):
+        return _mla(reader, heads, identifiable, layers)
+    kv_heads = reader.optional("number of KV heads", *_KV_HEAD_KEYS) or heads
+    size = reader.optional("head size", *head_keys, minimum=0)
+    if not size:
+        hidden = reader.integer("hidden size", *_HIDDEN_KEYS)
+        size = hidden // heads
+        reader.keys["head size"] = "hidden_size // num_attention_heads"
+    if size < 1:
+        raise reader.fail(head_keys[0], "gives a head size of 0")
+    return AttentionShape(
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_size=size,
+        identifiable=identifiable,
+        sliding_window=reader.optional("sliding window", "sliding_window"),
+    )
+
+
+def _mla(
+    reader: ConfigReader, heads: int, identifiable: bool, layers: int | None
+) -> AttentionShape:
+    latent = reader.integer("MLA latent size", "kv_lora_rank")
+    rope = reader.integer("MLA rotary size", "qk_rope_head_dim", minimum=0)
+    return AttentionShape(
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=1,
+        head_size=latent + rope,
+        is_mla=True,
+        kv_lora_rank=latent,
+        identifiable=identifiable,
+    )
+
+
+def count_layers(reader: ConfigReader) -> tuple[int | None, int | None]:
+    """(attention layers, recurrent layers), or None where the config does not say."""
+    total = reader.optional("number of layers", "num_hidden_layers", "n_layer", "num_layers")
+    words = reader.words("layer_types") or reader.words("layers_block_type")
+    if words is not None:
+        return _count_words(words)
+    pattern = reader.raw("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return pattern.count("*"), pattern.count("M")
+    return _count_by_index(reader, total)
+
+
+def _count_words(words: tuple[str, ...]) -> tuple[int, int]:
+    attention = sum(word in _ATTENTION_WORDS for word in words)
+    plain = sum(word in ("moe", "mlp", "-", "E") for word in words)
+    both = sum(word == "hybrid" for word in words)
+    return attention, len(words) - attention - plain + both
+
+
+def _count_by_index(reader: ConfigReader, total: int | None) -> tuple[int | None, int | None]:
+    kinds = reader.numbers("attn_type_list")
+    if kinds is not None:
+        return sum(kind == 1 for kind in kinds), sum(kind == 0 for kind in kinds)
+    for key in ("attn_layer_indices", "full_attn_idxs", "linear_attn_config.full_attn_layers"):
+        indices = reader.numbers(key)
+        if indices is not None and total is not None:
+            return len(indices), total - len(indices)
+    period = reader.optional("attention period", "attn_layer_period", "full_attention_interval")
+    if period is None or total is None:
+        return None, None
+    offset = reader.optional("attention offset", "attn_layer_offset", minimum=0)
+    first = period - 1 if offset is None else offset
+    attention = sum(index % period == first for index in range(min(total, 100_000)))
+    return attention, total - attention
+
+
+def read_max_model_len(reader: ConfigReader) -> int | None:
+    """The longest context the config declares, in tokens."""
+    return reader.optional("maximum model length", *_LENGTH_KEYS)
+
+
+def attention_only(reader: ConfigReader) -> Literal["", "attention", "full_attention"]:
+    """Which words a top-level layer_types uses when it names attention layers only."""
+    words = set(reader.words("layer_types", top_level=True) or ())
+    if words == {"attention"}:
+        return "attention"
+    return "full_attention" if words and words <= {"attention", "full_attention"} else ""
+
+
+_KV_ALGORITHMS = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
+
+
+def checkpoint_kv_dtype(reader: ConfigReader) -> str | None:
+    """The KV-cache dtype that ``auto`` becomes for a quantised checkpoint.
+
+    Source: utils/torch_utils.py get_kv_cache_quant_algo_string (ModelOpt checkpoints) and
+    compressed-tensors' kv_cache_scheme.
+    """
+    config = reader.root.get("quantization_config")
+    if not isinstance(config, Mapping):
+        return None
+    inner = config.get("quantization")
+    parts = [inner, config] if isinstance(inner, Mapping) else [config]
+    method = config.get("quant_method")
+    if not isinstance(method, str) or not method.startswith(("modelopt", "compressed-tensors")):
+        return None
+    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+        for part in parts:
+            if part.get(key):
+                return _algorithm(part[key])
+    return None
+
+
+def _algorithm(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        bits = value.get("num_bits")
+        if value.get("type") != "float":
+            return None
+        return "fp8" if bits == 8 else "nvfp4" if bits == 4 else None
+    return _KV_ALGORITHMS.get(value.lower()) if isinstance(value, str) else None

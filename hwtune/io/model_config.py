@@ -1,0 +1,68 @@
+"""config.json -> ModelShape."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hwtune.domain.errors import InputError
+from hwtune.domain.model import ModelShape
+from hwtune.families import read_shape
+
+_LARGEST_CONFIG_BYTES = 64 * 2**20
+
+
+def load_model(reference: str) -> ModelShape:
+    """The cache shape of a model directory or a config.json.
+
+    Raises:
+        InputError: nothing readable is there, or the config lacks something.
+    """
+    path = config_path(reference)
+    return read_shape(read_config(path), str(path))
+
+
+def config_path(reference: str) -> Path:
+    """The config.json that a reference means.
+
+    Raises:
+        InputError: no such file.
+    """
+    path = Path(reference).expanduser()
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        if not path.is_file():
+            message = f"{path}: no such file; give a model directory, a config.json or a model id"
+            raise InputError(message)
+    except (OSError, ValueError) as error:
+        message = f"{reference[:200]!r}: cannot be a path: {error}"
+        raise InputError(message) from None
+    return path
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; ``Infinity`` and ``NaN`` are accepted as Python's reader does.
+
+    Raises:
+        InputError: the file cannot be read or holds no JSON object.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_CONFIG_BYTES:
+            message = f"{path}: too large for a config.json"
+            raise InputError(message)
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror}"
+        raise InputError(message) from None
+    except UnicodeDecodeError as error:
+        message = f"{path}: not UTF-8 text (byte {error.start})"
+        raise InputError(message) from None
+    except (ValueError, RecursionError) as error:
+        message = f"{path}: not JSON: {error}"
+        raise InputError(message) from None
+    if not isinstance(data, dict):
+        message = f"{path}: expected a JSON object, found {type(data).__name__}"
+        raise InputError(message)
+    return data

@@ -1,0 +1,204 @@
+"""Derivations and page options as tables and records. Computes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hwtune.domain.page import PageDerivation, PageOption, PageOptions
+from hwtune.domain.units import format_bytes, format_count
+from hwtune.report.tables import Cell, Column, Format, Table, columns, render
+
+_STEP_COLUMNS = columns(
+    "name=step", "rule=rule", "inputs=inputs", "value=value", "unit=unit", "source=source"
+)
+_OPTION_COLUMNS = columns(
+    Column(key="block_size", title="page"),
+    Column(key="alignments", title="alignment"),
+    Column(key="page_bytes", title="page bytes"),
+    Column(key="padding_pct", title="padding", suffix=" %"),
+    Column(key="extra_pct", title="vs default", suffix=" %"),
+    Column(key="suits_kernels", title="suits kernels"),
+)
+_CAPACITY_COLUMNS = columns(
+    Column(key="num_blocks", title="blocks"),
+    Column(key="cache_tokens", title="cache tokens"),
+    Column(key="requests", title="requests"),
+)
+_ROLE = (Column(key="role", title="what it is"),)
+
+
+def options_table(options: PageOptions) -> Table:
+    """The pages of a model on a machine, with their cost."""
+    with_capacity = any(option.capacity for option in options.options)
+    extra = _CAPACITY_COLUMNS if with_capacity else ()
+    rows = []
+    for option in options.options:
+        fits = _capacity_cells(option) if with_capacity else ()
+        rows.append((*_option_cells(option), *fits, _role(options, option)))
+    return Table(columns=(*_OPTION_COLUMNS, *extra, *_ROLE), rows=tuple(rows))
+
+
+def _option_cells(option: PageOption) -> tuple[Cell, ...]:
+    page = option.page
+    return (
+        page.block_size_tokens,
+        " ".join(map(str, option.alignments)),
+        page.attention_page_bytes,
+        page.padding_pct,
+        option.extra_pct,
+        option.suits_kernels,
+    )
+
+
+def _capacity_cells(option: PageOption) -> tuple[Cell, ...]:
+    fits = option.capacity
+    if fits is None:
+        return (None, None, None)
+    return (fits.num_blocks, fits.tokens, fits.concurrency)
+
+
+def _role(options: PageOptions, option: PageOption) -> str:
+    roles = []
+    if option is options.default:
+        roles.append("vLLM's default")
+    if option is options.required:
+        roles.append(f"what {options.profile.name}'s kernels require")
+    if option is options.minimum:
+        roles.append("minimum compatible")
+    return ", ".join(roles)
+
+
+def steps_table(page: PageDerivation, title: str = "") -> Table:
+    """Every step of a derivation."""
+    rows = tuple(
+        (
+            step.name,
+            step.rule,
+            ", ".join(f"{key} {_number(value)}" for key, value in step.inputs.items()),
+            step.value,
+            step.unit,
+            step.source,
+        )
+        for step in page.steps
+    )
+    return Table(columns=_STEP_COLUMNS, rows=rows, title=title)
+
+
+def _number(value: str | float) -> str:
+    return format_count(value) if isinstance(value, int) else str(value)
+
+
+def page_record(page: PageDerivation) -> dict[str, Any]:
+    """A derivation for machines: names as vLLM has them, with units."""
+    return {
+        "architecture": page.model.architecture,
+        "family": page.model.family,
+        "hybrid": page.hybrid,
+        "rule": page.rule,
+        "block_size": page.block_size_tokens,
+        "alignment_tokens": page.alignment_tokens,
+        "attn_bytes_per_token": page.attention_bytes_per_token,
+        "attention_page_bytes": page.attention_page_bytes,
+        "mamba_page_bytes": page.state_bytes,
+        "mamba_page_size_padded": page.mamba_page_padded_bytes,
+        "padding_bytes": page.padding_bytes,
+        "padding_pct": page.padding_pct,
+        "mamba_block_size": page.mamba_block_size,
+        "mamba_cache_mode": page.mamba_cache_mode,
+        "enable_prefix_caching": page.enable_prefix_caching,
+        "notes": list(page.notes),
+    }
+
+
+def steps_record(page: PageDerivation) -> list[dict[str, Any]]:
+    """The steps for machines."""
+    return [
+        {
+            "name": step.name,
+            "rule": step.rule,
+            "inputs": step.inputs,
+            "value": step.value,
+            "unit": step.unit,
+            "source": step.source,
+        }
+        for step in page.steps
+    ]
+
+
+def option_record(option: PageOption) -> dict[str, Any]:
+    """A page option for machines."""
+    record = page_record(option.page)
+    record["alignments"] = list(option.alignments)
+    record["suits_kernels"] = option.suits_kernels
+    record["extra_pct"] = option.extra_pct
+    fits = option.capacity
+    if fits is not None:
+        record["capacity"] = {
+            "memory_bytes": fits.memory_bytes,
+            "num_blocks": fits.num_blocks,
+            "blocks_per_request": fits.blocks_per_request,
+            "request_tokens": fits.request_tokens,
+            "requests": fits.concurrency,
+            "cache_tokens": fits.tokens,
+        }
+    return record
+
+
+def options_record(options: PageOptions, *, explain: bool) -> dict[str, Any]:
+    """All of it for machines."""
+    record: dict[str, Any] = {
+        "model": options.default.page.model.source,
+        "profile": options.profile.name,
+        "default": option_record(options.default),
+        "required": option_record(options.required),
+        "minimum": option_record(options.minimum),
+        "options": [option_record(option) for option in options.options],
+    }
+    if explain:
+        record["steps"] = steps_record(options.required.page)
+    return record
+
+
+def headline(options: PageOptions) -> str:
+    """The two or three lines above the table."""
+    page = options.default.page
+    lines = [
+        f"{page.model.architecture} ({page.model.family}) on {options.profile.title}",
+        f"Rule {page.rule}, TP {page.deployment.tensor_parallel_size}",
+    ]
+    if not page.hybrid or page.state_bytes is None:
+        lines.append(f"Not hybrid: nothing to derive, the block size is {page.block_size_tokens}.")
+        return "\n".join(lines)
+    lines.append(
+        f"State {format_count(page.state_bytes)} B ({format_bytes(page.state_bytes)}) and "
+        f"{format_count(page.attention_bytes_per_token)} B per token, per layer and rank; "
+        f"prefix caching {'on' if page.enable_prefix_caching else 'off'}, "
+        f"mamba cache mode {page.mamba_cache_mode}"
+    )
+    lines.append(
+        f"Default page {page.block_size_tokens} -> {options.required.page.block_size_tokens} for "
+        f"the kernels of {options.profile.name}"
+    )
+    return "\n".join(lines)
+
+
+def show_options(options: PageOptions, kind: Format, *, explain: bool) -> str:
+    """The whole answer in one of the formats."""
+    if kind is Format.JSON:
+        return json.dumps(options_record(options, explain=explain), indent=2)
+    table = options_table(options)
+    if kind is Format.CSV:
+        return render(steps_table(options.required.page) if explain else table, kind)
+    parts = [headline(options), render(table, kind)]
+    if explain:
+        parts.append(_explained(options, kind))
+    notes = options.required.page.notes
+    if notes:
+        parts.append("\n".join(f"note: {note}" for note in notes))
+    return "\n\n".join(parts)
+
+
+def _explained(options: PageOptions, kind: Format) -> str:
+    page = options.required.page
+    return render(steps_table(page, f"How {page.block_size_tokens} comes about"), kind)
