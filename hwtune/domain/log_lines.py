@@ -178,7 +178,7 @@ def _from_text(file: str, number: int, text: str, trailing_cr: bool) -> LogLine:
     if rest.startswith("{"):
         record = unwrap_json(rest)
         if record is not None:
-            return _from_json(file, number, {"process": process or "", **record}, trailing_cr)
+            return _from_json(file, number, {**record, "process": process or ""}, trailing_cr)
     head = _find_header(rest)
     if head is None:
         return LogLine(
@@ -213,9 +213,10 @@ def _find_header(text: str) -> re.Match[str] | None:
         if match:
             return match
     match = _HEADERS[0].search(text, 0, _HEADER_WITHIN)
-    if match is None or _QUOTING.search(text, 0, match.start()):
+    if match is None:
         return None
-    return match
+    prefix = _PROCESS.sub("", text[: match.start()])
+    return None if _QUOTING.search(prefix) else match
 
 
 def _from_json(file: str, number: int, record: Mapping[str, str], trailing_cr: bool) -> LogLine:

@@ -1,0 +1,128 @@
+"""The first cause of a failure, not the last traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwtune.domain.collecting import EvidenceCollector
+from hwtune.domain.evidence import Evidence
+from hwtune.domain.failures import first_cause
+from hwtune.io.marker_sets import load_markers
+
+WORKER = "(Worker pid=3) ERROR 11-30 06:49:30 [multiproc_executor.py:953] "
+ENGINE = "(EngineCore pid=2) ERROR 11-30 06:49:31 [core.py:1510] "
+SERVING = "ERROR 08-18 19:58:43 [serving_chat.py:203] "
+STARTED = "INFO:     Application startup complete."
+
+
+def _evidence(*lines: str) -> Evidence:
+    collector = EvidenceCollector(load_markers())
+    collector.feed("x.log", enumerate(lines, start=1))
+    return collector.evidence()
+
+
+def _traceback(prefix: str, exception: str) -> list[str]:
+    return [
+        f"{prefix}Traceback (most recent call last):",
+        f'{prefix}  File "core.py", line 1, in run',
+        f"{prefix}    engine = Engine()",
+        f"{prefix}             ^^^^^^^^",
+        f"{prefix}{exception}",
+    ]
+
+
+def test_the_workers_exception_comes_before_those_that_waited_for_it() -> None:
+    evidence = _evidence(
+        f"{WORKER}WorkerProc failed to start.",
+        *_traceback(WORKER, "ValueError: Available memory on node 0 is less than desired"),
+        f"{ENGINE}EngineCore failed to start.",
+        *_traceback(
+            ENGINE,
+            "Exception: WorkerProc initialization failed due to an exception in a "
+            "background process. See stack trace for root cause.",
+        ),
+        *_traceback("", "RuntimeError: Engine core initialization failed. See root cause above."),
+    )
+    cause = first_cause(evidence)
+    assert cause is not None
+    assert cause.text.startswith("ValueError: Available memory")
+    assert (cause.place.line, cause.phase) == (6, "start")
+    assert evidence.value("first_error") == cause.text
+
+
+def test_tracebacks_of_two_processes_may_interleave() -> None:
+    one, two = _traceback(WORKER, "ValueError: one"), _traceback(ENGINE, "KeyError: 'two'")
+    mixed = [line for pair in zip(one, two, strict=True) for line in pair]
+    assert [failure.text for failure in _evidence(*mixed).failures] == [
+        "ValueError: one",
+        "KeyError: 'two'",
+    ]
+
+
+def test_an_echo_is_reported_when_nothing_better_was_logged() -> None:
+    cause = first_cause(_evidence(f"{ENGINE}EngineCore failed to start."))
+    assert cause is not None
+    assert cause.wrapper
+
+
+def test_an_exception_without_text() -> None:
+    cause = first_cause(_evidence(*_traceback(ENGINE, "AssertionError")))
+    assert cause is not None
+    assert cause.text == "AssertionError"
+
+
+def test_pydantic_says_the_reason_in_its_next_line() -> None:
+    lines = _traceback(
+        "", "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig"
+    )
+    cause = first_cause(
+        _evidence(*lines, "  Value error, block_size (2096) must be small [type=x]")
+    )
+    assert cause is not None
+    assert "block_size (2096) must be small" in cause.text
+
+
+def test_a_failed_request_is_no_failure_of_the_server() -> None:
+    evidence = _evidence(
+        STARTED, *_traceback(SERVING, "ValueError: maximum context length is 2048")
+    )
+    assert (evidence.failures, evidence.request_errors) == ((), 1)
+
+
+def test_a_failure_after_start_up_is_told_apart() -> None:
+    cause = first_cause(_evidence(STARTED, *_traceback(ENGINE, "RuntimeError: device-side assert")))
+    assert cause is not None
+    assert cause.phase == "serving"
+
+
+@pytest.mark.parametrize("end", ["KeyboardInterrupt", "SystemExit: 0"])
+def test_being_stopped_is_no_failure(end: str) -> None:
+    assert first_cause(_evidence(STARTED, *_traceback("", end))) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "LLVM ERROR: Unsupported rounding mode for conversion.",
+        (
+            "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): "
+            "address already in use"
+        ),
+        "HW Exception by GPU node-1 (Agent handle: 0x55) reason :GPU Hang",
+        "terminate called after throwing an instance of 'c10::Error'",
+    ],
+)
+def test_ends_without_a_traceback(line: str) -> None:
+    cause = first_cause(_evidence(line))
+    assert cause is not None
+    assert cause.text == line
+
+
+def test_an_error_line_alone_is_no_failure() -> None:
+    line = "ERROR 07-31 16:03:34 [fa_utils.py:57] Cannot use FA version 2 is not supported"
+    assert _evidence(line).failures == ()
+
+
+def test_the_same_failure_is_kept_once() -> None:
+    lines = _traceback(ENGINE, "ValueError: twice")
+    assert len(_evidence(*lines, *lines).failures) == 1
