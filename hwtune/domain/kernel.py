@@ -83,17 +83,29 @@ def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
         (layer.soft_cap, "soft cap"),
         (layer.sinks, "attention sinks"),
         (layer.kv_sharing, "KV sharing between layers"),
-        (bool(when.dtypes) and layer.dtype not in when.dtypes, f"dtype {layer.dtype}"),
-        (layer.kv_cache_dtype not in when.kv_cache_dtypes, f"KV dtype {layer.kv_cache_dtype}"),
+        (
+            bool(when.dtypes) and layer.dtype not in when.dtypes,
+            f"dtype {layer.dtype}, not {_any_of(when.dtypes)}",
+        ),
+        (
+            layer.kv_cache_dtype not in when.kv_cache_dtypes,
+            f"KV dtype {layer.kv_cache_dtype}, not {_any_of(when.kv_cache_dtypes)}",
+        ),
         (
             bool(when.head_sizes) and layer.head_size not in when.head_sizes,
-            f"head size {layer.head_size}",
+            f"head size {layer.head_size}, not {_any_of(when.head_sizes)}",
         ),
-        (when.num_heads not in (None, layer.num_heads), f"{layer.num_heads} query heads"),
-        (when.num_kv_heads not in (None, layer.num_kv_heads), f"{layer.num_kv_heads} KV heads"),
+        (
+            when.num_heads not in (None, layer.num_heads),
+            f"{layer.num_heads} query heads, not {when.num_heads}",
+        ),
+        (
+            when.num_kv_heads not in (None, layer.num_kv_heads),
+            f"{layer.num_kv_heads} KV heads, not {when.num_kv_heads}",
+        ),
         (
             bool(when.gqa_ratios) and not _gqa_accepted(when.gqa_ratios, layer),
-            f"GQA {layer.num_heads}/{layer.num_kv_heads}",
+            f"GQA {layer.num_heads}/{layer.num_kv_heads}, not {_any_of(when.gqa_ratios)}",
         ),
         (
             layer.block_size % when.block_size_multiple_of != 0,
@@ -101,6 +113,10 @@ def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
         ),
     )
     return next((reason for refused, reason in checks if refused), None)
+
+
+def _any_of(accepted: tuple[object, ...]) -> str:
+    return " or ".join(map(str, accepted))
 
 
 def _gqa_accepted(ratios: tuple[int, ...], layer: LayerTraits) -> bool:

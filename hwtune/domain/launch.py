@@ -19,6 +19,8 @@ class VllmInstall:
     """The vLLM that will be started."""
 
     version: str
+    ascend_version: str | None = None
+    """Version of vllm-ascend beside it, if there is one."""
     command: tuple[str, ...]
     """What starts its OpenAI server, before any flag."""
     model_as_flag: bool

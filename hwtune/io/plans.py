@@ -70,7 +70,7 @@ def _plan(data: dict[str, Any]) -> LaunchPlan:
 
 
 def _kernel(data: dict[str, Any]) -> KernelSpec:
-    conditions = {
+    conditions: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in data.pop("when").items()
     }

@@ -112,7 +112,7 @@ def test_a_lone_verification_step_is_not_a_decode() -> None:
         ({"soft_cap": True}, "soft cap"),
         ({"sinks": True}, "attention sinks"),
         ({"decoder": False}, "not decoder attention"),
-        ({"kv_cache_dtype": "fp8"}, "KV dtype fp8"),
+        ({"kv_cache_dtype": "fp8"}, "KV dtype fp8, not auto"),
     ],
 )
 def test_a_layer_with_more_than_plain_attention_is_refused(

@@ -219,6 +219,16 @@ def _block_sizes(base: type[Any]) -> staticmethod[..., list[Any]]:
     return staticmethod(get_supported_kernel_block_sizes)
 
 
+def _supports_block_size(base: type[Any]) -> classmethod[Any, [int | None], bool]:
+    """What the base supports, as far as it is a multiple of the plan's alignment."""
+
+    def supports_block_size(cls: type[Any], block_size: int | None) -> bool:
+        aligned = block_size is None or block_size % (current_plan().alignment_tokens or 1) == 0
+        return aligned and bool(base.supports_block_size(block_size))
+
+    return classmethod(supports_block_size)
+
+
 def _subclass(name: str, base: type[Any], dispatch: type[DispatchingImpl]) -> type[Any]:
     impl = type(f"{name}Impl", (dispatch, base.get_impl_cls()), {"__module__": __name__})
     return type(
@@ -227,6 +237,7 @@ def _subclass(name: str, base: type[Any], dispatch: type[DispatchingImpl]) -> ty
         {
             "__module__": __name__,
             "get_supported_kernel_block_sizes": _block_sizes(base),
+            "supports_block_size": _supports_block_size(base),
             "get_impl_cls": staticmethod(lambda: impl),
         },
     )

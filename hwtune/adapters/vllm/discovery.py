@@ -33,23 +33,23 @@ def find_vllm() -> VllmInstall:
         )
         raise MissingDependencyError(message)
     package = Path(next(iter(spec.submodule_search_locations)))
-    has_command = _distribution_exists("vllm")
+    has_command = _distribution_version("vllm") is not None
     module = "cli.main" if has_command else "openai.api_server"
     command = [sys.executable, "-m", f"vllm.entrypoints.{module}"]
     return VllmInstall(
         version=_version(package),
+        ascend_version=_distribution_version("vllm-ascend"),
         command=(*command, "serve") if has_command else tuple(command),
         model_as_flag=not has_command,
         location=str(package),
     )
 
 
-def _distribution_exists(name: str) -> bool:
+def _distribution_version(name: str) -> str | None:
     try:
-        importlib.metadata.version(name)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _version(package: Path) -> str:

@@ -13,7 +13,7 @@ _PLAN = "HWTUNE_PLAN"  # hwtune.domain.launch.PLAN_ENVIRONMENT_VARIABLE, without
 
 def register() -> None:
     """Installs the backend that the plan asks for. Safe to call more than once."""
-    if _PLAN not in os.environ:
+    if not os.environ.get(_PLAN):
         return
     try:
         from hwtune.adapters.vllm.install import install

@@ -1,0 +1,52 @@
+"""One small request to a fresh server, so that its kernels have something to take."""
+
+from __future__ import annotations
+
+import json
+import random
+import urllib.request
+
+from hwtune.adapters.vllm.server import RunningServer
+from hwtune.domain.kernel import KernelSpec
+
+PROBE_OUTPUT_TOKENS = 4
+PROBE_TIMEOUT_S = 600.0
+_LOWEST_TOKEN, _HIGHEST_TOKEN = 10, 500
+"""Token ids that exist in every vocabulary and are no special tokens in the usual ones."""
+
+
+def probe(server: RunningServer) -> str | None:
+    """Sends a prompt long enough for every planned kernel; returns why it failed, or None.
+
+    The prompt is random token ids, new in each run, so that no prefix cache answers for it.
+    """
+    ids = random.Random(server.plan.nonce)
+    body = {
+        "model": server.plan.served_model_name,
+        "prompt": [ids.randint(_LOWEST_TOKEN, _HIGHEST_TOKEN) for _ in range(_length(server))],
+        "max_tokens": PROBE_OUTPUT_TOKENS,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+    request = urllib.request.Request(
+        f"{server.url}/v1/completions",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=PROBE_TIMEOUT_S) as response:
+            response.read()
+    except OSError as error:
+        return f"the probe request failed: {error}"
+    return None
+
+
+def _length(server: RunningServer) -> int:
+    expected = [k for k in server.plan.kernels if k.name in server.plan.expect.kernels]
+    return max([1, *(_needed_tokens(kernel) for kernel in expected)])
+
+
+def _needed_tokens(kernel: KernelSpec) -> int:
+    """Prompt tokens after which the kernel has had a call it takes."""
+    return max(kernel.when.min_query_len, kernel.when.min_context_len)

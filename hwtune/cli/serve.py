@@ -1,0 +1,79 @@
+"""``hwtune serve``: start vLLM so that it gets the planned page, and prove that it did."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+RUNS_DIRECTORY = Path("hwtune-runs")
+
+ArmChoice = Literal["baseline", "candidate"]
+PlanFormat = Literal["text", "json"]
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model directory or Hugging Face id.")],
+    profile: Annotated[str, typer.Option(help="Hardware profile: a name or a TOML file.")],
+    arm: Annotated[
+        ArmChoice, typer.Option(help="baseline changes nothing and only observes.")
+    ] = "candidate",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    form: Annotated[PlanFormat, typer.Option("--format", help="How to print the plan.")] = "text",
+    run_dir: Annotated[
+        Path | None, typer.Option(help="New directory for this run [hwtune-runs/<time>-…].")
+    ] = None,
+    ready_timeout: Annotated[float, typer.Option(help="Seconds start-up may take.")] = 1800.0,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Serve even if it is not what was planned.")
+    ] = False,
+    stop_when_verified: Annotated[
+        bool, typer.Option("--stop-when-verified", help="Start, verify, stop: for CI.")
+    ] = False,
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Send no request of our own after start.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Do not show vLLM's log (the run directory has it).")
+    ] = False,
+) -> None:
+    """Start vLLM with the profile's page and kernels, and prove what really runs.
+
+    Everything after MODEL that is not an option of this command goes to vLLM untouched.
+
+    Exit status: 0 the server was what was planned, 1 it was not, 2 usage, 3 bad input,
+    4 infeasible, 5 vLLM is missing, 6 vLLM failed.
+    """
+    from hwtune.adapters.vllm.planning import plan_server
+    from hwtune.adapters.vllm.session import SessionOptions, run_session
+    from hwtune.io.plans import plan_to_json
+    from hwtune.report.plan import plan_to_text
+
+    plan = plan_server(model, profile, arm, context.args)
+    if dry_run or form == "text":
+        typer.echo(plan_to_json(plan) if form == "json" else plan_to_text(plan))
+    if dry_run:
+        return
+    directory = run_dir or RUNS_DIRECTORY / plan.run_id
+    _say(f"run directory: {directory}")
+    options = SessionOptions(
+        ready_timeout_s=ready_timeout,
+        keep_going=keep_going,
+        stop_when_verified=stop_when_verified,
+        send_probe=not no_probe,
+    )
+    status = run_session(plan, directory, options, echo=None if quiet else _show, say=_say)
+    raise typer.Exit(status)
+
+
+def _show(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hwtune: {text}\n")
+    sys.stderr.flush()

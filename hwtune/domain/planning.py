@@ -1,0 +1,251 @@
+"""From a model, a profile and the user's vLLM flags to a :class:`LaunchPlan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hwtune.domain.deployment import Deployment
+from hwtune.domain.errors import InputError, UsageError
+from hwtune.domain.hardware import HardwareProfile
+from hwtune.domain.kernel import KernelSpec, LayerTraits, static_refusal
+from hwtune.domain.launch import (
+    PLAN_ENVIRONMENT_VARIABLE,
+    AddedFlag,
+    Arm,
+    Expectation,
+    LaunchPlan,
+    VllmInstall,
+)
+from hwtune.domain.model import ModelShape
+from hwtune.domain.page import PageDerivation, derive_page
+from hwtune.domain.page_options import profile_deployment
+from hwtune.domain.vllm_flags import deployment_from_flags
+
+CUSTOM_BACKEND = "CUSTOM"
+"""vLLM's registry entry for a backend from outside (v1/attention/backends/registry.py)."""
+
+_GRANULARITY_SINCE = (0, 20)
+"""From 0.20 --block-size is the granularity the page is rounded to; before, it is the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRequest:
+    """What the user asked for."""
+
+    model: str
+    """As vLLM will be given it."""
+    shape: ModelShape
+    profile: HardwareProfile
+    profile_reference: str
+    arm: Arm
+    flags: tuple[str, ...]
+    """vLLM's flags, untouched."""
+    host: str
+    port: int
+    environ: Mapping[str, str]
+    """The caller's environment."""
+
+
+def flag_value(flags: Sequence[str], name: str) -> str | None:
+    """The last value of ``--name value`` or ``--name=value``; None when it is not there."""
+    found = None
+    for index, flag in enumerate(flags):
+        key, separator, value = flag.partition("=")
+        if key.replace("_", "-") != name:
+            continue
+        found = value if separator else next(iter(flags[index + 1 : index + 2]), None)
+    return found
+
+
+def plan_launch(
+    request: ServerRequest,
+    install: VllmInstall,
+    *,
+    run_id: str,
+    nonce: str,
+    available: Callable[[str], bool],
+) -> LaunchPlan:
+    """Decides everything about one server before it starts.
+
+    Args:
+        request: what the user asked for.
+        install: the vLLM that will run.
+        run_id: name of the run directory.
+        nonce: random text for the markers.
+        available: whether this hwtune ships a kernel implementation.
+
+    Raises:
+        UsageError: a flag contradicts the arm.
+        InfeasibleError: vLLM would refuse the deployment.
+    """
+    asked, _ = deployment_from_flags(request.flags)
+    on_ascend = request.profile.engine == "vllm-ascend"
+    version = install.ascend_version if on_ascend else install.version
+    deployment = profile_deployment(dataclasses.replace(asked, version=version), request.profile)
+    candidate = request.arm == "candidate" and bool(request.profile.base_backend)
+    added = _added_flags(request, deployment, candidate)
+    page = _derive(request, deployment, added, candidate)
+    kernels, notes = _usable_kernels(request, deployment, page, available)
+    if on_ascend and install.ascend_version is None:
+        notes = (*notes, "vllm-ascend is not installed here; the newest known rule was used")
+    backend = request.profile.base_backend or None
+    if candidate and request.profile.device != "cpu":
+        backend = CUSTOM_BACKEND
+    return LaunchPlan(
+        run_id=run_id,
+        nonce=nonce,
+        arm=request.arm,
+        model=request.model,
+        served_model_name=flag_value(request.flags, "--served-model-name") or request.model,
+        profile=request.profile_reference,
+        device=request.profile.device,
+        vllm_version=install.version,
+        backend_to_extend=request.profile.base_backend,
+        alignment_tokens=request.profile.required_alignment_tokens if candidate else None,
+        kernels=request.profile.kernels,
+        argv=_argv(request, install, added),
+        environment=_environment(request),
+        added=added,
+        host=request.host,
+        port=request.port,
+        expect=Expectation(
+            block_size=page.block_size_tokens,
+            padding_pct=page.padding_pct,
+            enable_prefix_caching=page.enable_prefix_caching,
+            mamba_cache_mode=page.mamba_cache_mode,
+            backend=backend,
+            kernels=kernels if candidate else (),
+        ),
+        notes=(*page.notes, *notes),
+    )
+
+
+def _derive(
+    request: ServerRequest,
+    deployment: Deployment,
+    added: tuple[AddedFlag, ...],
+    candidate: bool,
+) -> PageDerivation:
+    profile = request.profile
+    block_size = next((int(a.value) for a in added if a.name == "--block-size"), None)
+    alignment = profile.required_alignment_tokens if candidate else profile.default_alignment_tokens
+    effective = dataclasses.replace(deployment, block_size=deployment.block_size or block_size)
+    if not candidate and deployment.block_size and profile.device == "cpu":
+        # An explicit block size replaces the CPU platform's 128, down to what the backend serves.
+        alignment = min(alignment, profile.required_alignment_tokens // 2)
+    return derive_page(request.shape, effective, alignment_tokens=alignment)
+
+
+def _added_flags(
+    request: ServerRequest, deployment: Deployment, candidate: bool
+) -> tuple[AddedFlag, ...]:
+    if not candidate:
+        return ()
+    added = []
+    if deployment.block_size is None:
+        added.extend(_layout_flag(request, deployment))
+    if request.profile.device != "cpu":
+        given = flag_value(request.flags, "--attention-backend")
+        if given not in (None, CUSTOM_BACKEND):
+            message = (
+                f"--attention-backend {given}: the candidate runs hwtune's own backend on top of "
+                f"{request.profile.base_backend}; leave the flag out, or use --arm baseline"
+            )
+            raise UsageError(message)
+        reason = f"hwtune's backend: {request.profile.base_backend} plus the profile's kernels"
+        added.append(AddedFlag(name="--attention-backend", value=CUSTOM_BACKEND, reason=reason))
+    return tuple(added)
+
+
+def _layout_flag(request: ServerRequest, deployment: Deployment) -> list[AddedFlag]:
+    """How the alignment reaches vLLM's calculation when the backend's declaration is not enough."""
+    alignment = request.profile.required_alignment_tokens
+    if request.shape.recurrent is None:
+        return []
+    if version_tuple(str(deployment.version)) < _GRANULARITY_SINCE:
+        page = derive_page(request.shape, deployment, alignment_tokens=alignment)
+        tokens = -(-page.block_size_tokens // alignment) * alignment
+        reason = "vLLM before 0.20 takes its alignment from nowhere else and keeps this page as is"
+        return [AddedFlag(name="--block-size", value=str(tokens), reason=reason)]
+    if request.profile.device == "cpu":
+        reason = "vLLM's CPU platform starts from 128; this is the granularity it rounds to"
+        return [AddedFlag(name="--block-size", value=str(alignment), reason=reason)]
+    return []
+
+
+def version_tuple(version: str) -> tuple[int, int]:
+    """Major and minor of a version, local parts of forks ignored.
+
+    Raises:
+        InputError: the text does not start with two numbers.
+    """
+    parts = version.split("+")[0].lstrip("v").split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        message = f"vLLM version {version!r} is not of the form major.minor.patch"
+        raise InputError(message) from None
+
+
+def _usable_kernels(
+    request: ServerRequest,
+    deployment: Deployment,
+    page: PageDerivation,
+    available: Callable[[str], bool],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the kernels that must be hit, and a note for each that cannot be."""
+    usable, notes = [], []
+    layer = _layer_traits(request.shape, deployment, page)
+    for spec in request.profile.kernels:
+        reason = _never(spec, layer, available)
+        if reason is None:
+            usable.append(spec.name)
+        else:
+            notes.append(f"kernel {spec.name} will not run: {reason}")
+    return tuple(usable), tuple(notes)
+
+
+def _never(spec: KernelSpec, layer: LayerTraits, available: Callable[[str], bool]) -> str | None:
+    if not available(spec.implementation):
+        return f"implementation {spec.implementation} is not part of this hwtune"
+    return static_refusal(spec.when, layer)
+
+
+def _layer_traits(shape: ModelShape, deployment: Deployment, page: PageDerivation) -> LayerTraits:
+    ranks = deployment.tensor_parallel_size
+    attention = shape.attention
+    dtype = shape.dtype if deployment.dtype == "auto" else deployment.dtype
+    return LayerTraits(
+        num_heads=attention.num_heads // ranks,
+        num_kv_heads=max(1, attention.num_kv_heads // ranks),
+        head_size=attention.head_size,
+        dtype=dtype,
+        kv_cache_dtype=deployment.kv_cache_dtype,
+        block_size=page.block_size_tokens,
+    )
+
+
+def _argv(
+    request: ServerRequest, install: VllmInstall, added: tuple[AddedFlag, ...]
+) -> tuple[str, ...]:
+    model = ("--model", request.model) if install.model_as_flag else (request.model,)
+    own = [text for flag in added for text in (flag.name, flag.value)]
+    address = []
+    if flag_value(request.flags, "--host") is None:
+        address += ["--host", request.host]
+    if flag_value(request.flags, "--port") is None:
+        address += ["--port", str(request.port)]
+    return (*install.command, *model, *request.flags, *own, *address)
+
+
+def _environment(request: ServerRequest) -> dict[str, str]:
+    """Variables on top of the caller's; the plan's own path is added when it has one."""
+    variables = {"PYTHONUNBUFFERED": "1"}
+    allowed = request.environ.get("VLLM_PLUGINS")
+    if allowed is not None and "hwtune" not in allowed.split(","):
+        variables["VLLM_PLUGINS"] = ",".join(filter(None, [allowed, "hwtune"]))
+    if not request.profile.base_backend:
+        variables[PLAN_ENVIRONMENT_VARIABLE] = ""
+    return variables

@@ -1,0 +1,78 @@
+"""Real vLLM servers of the tiny model, each started through hwtune's command line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.support import MODEL, Served, cli_environment, free_port, serve_command
+
+READY_TIMEOUT_S = 300.0
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    if not (MODEL / "model.safetensors").exists():
+        pytest.fail(f"{MODEL} has no weights; `make e2e` makes them")
+    return MODEL
+
+
+def start(run_dir: Path, *arguments: str) -> Served:
+    port = free_port()
+    command = serve_command("--run-dir", str(run_dir), "--port", str(port), *arguments)
+    process = subprocess.Popen(
+        command, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return Served(process=process, run_dir=run_dir, url=f"http://127.0.0.1:{port}")
+
+
+def wait_until_serving(served: Served) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    assert served.process.stdout is not None
+    for line in served.process.stdout:
+        served.output.append(line)
+        if "serving at" in line or time.monotonic() > deadline:
+            break
+    if served.process.poll() is not None or "serving at" not in served.output[-1]:
+        pytest.fail("the server did not come up:\n" + "".join(served.output[-40:]))
+
+
+@pytest.fixture(scope="session")
+def every_shape_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cpu profile with both kernels taking every shape they can compute."""
+    from tests.e2e.support import EVERY_SHAPE_PROFILE
+
+    path = tmp_path_factory.mktemp("profile") / "every-shape.toml"
+    path.write_text(EVERY_SHAPE_PROFILE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def baseline(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    yield from running(tmp_path_factory.mktemp("e2e") / "baseline", "--arm", "baseline")
+
+
+@pytest.fixture(scope="session")
+def candidate(
+    model: Path, every_shape_profile: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    yield from running(
+        tmp_path_factory.mktemp("e2e") / "candidate", "--profile", str(every_shape_profile)
+    )
+
+
+def running(run_dir: Path, *arguments: str) -> Iterator[Served]:
+    served = start(run_dir, *arguments)
+    try:
+        wait_until_serving(served)
+        yield served
+    finally:
+        served.process.send_signal(signal.SIGTERM)
+        served.process.wait(60)
+        assert served.process.stdout is not None
+        served.process.stdout.close()
