@@ -1,0 +1,97 @@
+"""The command line. Each command is one module, loaded only when it is the one asked for."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from typing import Any
+
+import typer
+
+from hwtune.domain.errors import HwtuneError
+
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "derive-page": ("derive_page", {"context_settings": _PASS_THROUGH}),
+    "serve": ("serve", {"context_settings": _PASS_THROUGH}),
+    "verify-markers": ("verify_markers", {}),
+    "ab-bench": ("ab_bench", {}),
+    "profiles": ("profiles", {}),
+}
+"""Command -> module in this package, and what typer is told about it."""
+
+
+def _new_app() -> typer.Typer:
+    return typer.Typer(
+        name="hwtune",
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        callback=_root,
+    )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"hwtune {version('hwtune')}")
+        raise typer.Exit
+
+
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Derive, launch, prove and measure vLLM's KV-cache page on special hardware."""
+    ctx.obj = debug
+
+
+def build_app(arguments: list[str]) -> typer.Typer:
+    """The application with the commands that ``arguments`` can reach."""
+    app = _new_app()
+    named = [argument for argument in arguments if argument in COMMANDS][:1]
+    for name in named or COMMANDS:
+        module, options = COMMANDS[name]
+        _register(app, name, module, options)
+    return app
+
+
+def _register(app: typer.Typer, name: str, module: str, options: dict[str, Any]) -> None:
+    loaded = importlib.import_module(f"hwtune.cli.{module}")
+    if hasattr(loaded, "app"):
+        app.add_typer(loaded.app, name=name)
+    else:
+        app.command(name, **options)(getattr(loaded, module))
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """SIGTERM and SIGHUP end a command the way Ctrl-C does: with everything cleaned up."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point: errors become one line and an exit status, never a traceback."""
+    arguments = sys.argv[1:]
+    for stop in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stop, _interrupt)
+    try:
+        build_app(arguments)()
+    except HwtuneError as error:
+        if "--debug" in arguments:
+            raise
+        typer.echo(f"hwtune: error: {error}", err=True)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        typer.echo("hwtune: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; nothing is left to say, not even at interpreter exit.
+        sys.stderr.close()
+        sys.exit(141)
