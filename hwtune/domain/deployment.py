@@ -43,8 +43,8 @@ class Deployment:
     blackwell_sm10x: bool = False
     """The GPU has compute capability 10.x."""
     prefill_checkpoint_tokens: int | None = None
-    """Alignment of the state layers' prefill checkpoints, used in align mode since 0.33; 64 where
-    GDN prefill runs on FlashInfer, None where a layer has none."""
+    """Alignment of the prefill checkpoints that every state layer declares, used in align mode
+    since 0.33: 64 where GDN prefill runs on FlashInfer; None where a layer declares none."""
     state_dtypes_of: Literal["version", "newest"] = "version"
     """Whose defaults the recurrent state's dtypes follow: those of ``version``, or the newest
     release's (what a rule applied to today's model classes gives)."""

@@ -96,8 +96,6 @@ class RecurrentShape:
     """Whether the class is on vLLM's list for mamba cache mode ``all``."""
     chunk_size: int | None = None
     """The config's mamba_chunk_size or chunk_size, used by mode ``all``."""
-    own_checkpoint_alignment: bool = False
-    """Whether its layers can declare a prefill-checkpoint alignment (0.33)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from hwtune.domain.page_rules_mode import (
     resolve_mode,
 )
 from hwtune.domain.page_rules_plain import is_hybrid, plain_page
-from hwtune.domain.page_rules_platform import platform_page
+from hwtune.domain.page_rules_platform import platform_page, untouched_page
 from hwtune.domain.page_rules_state import state_bytes
 from hwtune.domain.page_rules_versions import (
     ALIGNED_SIZE_CHECK,
@@ -37,14 +37,15 @@ def derive_page(
     deployment: Deployment,
     *,
     alignment_tokens: int | None = None,
-    backends: Sequence[BackendSizes] = (),
+    backends: Sequence[BackendSizes] | None = None,
 ) -> PageDerivation:
     """The page that the engine resolves for a model and a deployment, with its steps.
 
     Args:
         alignment_tokens: granularity in tokens that the attention backend declares. With
             ``backends`` given it may be None, and the backends decide as they do in vLLM.
-        backends: what the attention backends of the model declare, first layer first.
+        backends: what the attention backends of the model declare, first layer first; empty for
+            a model whose layers are all recurrent.
 
     Raises:
         InputError: a value is unknown or missing.
@@ -57,9 +58,10 @@ def derive_page(
     check_mode(deployment, rule)
     _check_deployment(model, deployment, rule)
     recurrent = model.recurrent
+    given = None if backends is None else tuple(backends)
     if recurrent is None or not is_hybrid(model, rule):
-        return plain_page(model, deployment, rule, alignment_tokens, tuple(backends), trace)
-    return _hybrid(model, recurrent, deployment, rule, alignment_tokens, tuple(backends), trace)
+        return plain_page(model, deployment, rule, alignment_tokens, given, trace)
+    return _hybrid(model, recurrent, deployment, rule, alignment_tokens, given, trace)
 
 
 def _check_numbers(deployment: Deployment, alignment_tokens: int | None) -> None:
@@ -123,7 +125,7 @@ def _hybrid(
     deployment: Deployment,
     rule: Rule,
     alignment_tokens: int | None,
-    backends: tuple[BackendSizes, ...],
+    backends: tuple[BackendSizes, ...] | None,
     trace: Trace,
 ) -> PageDerivation:
     mode = resolve_mode(model, recurrent, deployment, rule, trace)
@@ -138,8 +140,8 @@ def _hybrid(
         recurrent=recurrent,
         deployment=deployment,
         rule=rule,
-        backends=backends or (multiples_of(alignment_tokens or 16),),
-        alignment_tokens=None if backends else alignment_tokens,
+        backends=(multiples_of(alignment_tokens or 16),) if backends is None else backends,
+        alignment_tokens=alignment_tokens if backends is None else None,
         bytes_per_token=token,
         state_bytes=state,
         mode=mode,
@@ -161,6 +163,8 @@ def _page(inputs: RuleInputs, tensors: tuple[StateTensor, ...], trace: Trace) ->
             return ascend_page(inputs, tensors, trace)
         return config_page(replace(inputs, alignment_tokens=alignment), trace)
     if RULE_IN_PLATFORM.holds(inputs.rule.version):
+        if not inputs.backends:
+            return untouched_page(inputs, trace)
         return platform_page(inputs, trace)
     return config_page(inputs, trace)
 
@@ -188,6 +192,7 @@ def _derivation(
         notes=tuple(trace.notes),
         mamba_page_padded_bytes=padded,
         skip_page_padded_bytes=outcome.skip_padded_bytes,
+        rule_ran=outcome.rule_ran,
         state_tensors=tensors,
     )
 

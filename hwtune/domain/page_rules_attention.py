@@ -7,7 +7,7 @@ from math import lcm
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InfeasibleError, InputError
 from hwtune.domain.model import ITEM_BYTES, AttentionShape, ModelShape
-from hwtune.domain.page_rules_versions import TURBOQUANT_REFUSED, Rule
+from hwtune.domain.page_rules_versions import MLA_COUNTED_TWICE, TURBOQUANT_REFUSED, Rule
 from hwtune.domain.page_steps import EngineRefusalError, Trace
 from hwtune.domain.units import ceil_div
 
@@ -119,6 +119,8 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
     if attention.is_mla:
         value = _mla_bytes(attention, kind)
         formula = "latent size x bytes (MLA: one vector, never divided by TP)"
+        if MLA_COUNTED_TWICE.holds(rule.version):
+            value, formula = 2 * value, f"2 x {formula}: this release counts K and V"
     elif kind in ITEM_BYTES or kind in _ONE_BYTE:
         value = 2 * heads * attention.head_size * _item_bytes(kind)
         formula = "2 (K and V) x KV heads per rank x head size x bytes"
@@ -137,6 +139,20 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
         "B",
         rule.source_of(_SOURCE),
     )
+
+
+def skip_layers(model: ModelShape, deployment: Deployment, *, hybrid: bool) -> tuple[str, ...]:
+    """Layers whose KV cache stays unquantised: the user's, and TurboQuant's boundary layers.
+
+    Source: model_executor/layers/quantization/turboquant/config.py get_boundary_skip_layers: the
+    first and last two layers of a model that is not hybrid.
+    """
+    asked = deployment.kv_cache_dtype_skip_layers
+    if hybrid or deployment.kv_cache_dtype not in _TURBOQUANT_BITS:
+        return asked
+    count = model.num_hidden_layers or 0
+    near = [*range(min(2, count)), *range(max(count - 2, 0), count)]
+    return tuple(dict.fromkeys((*asked, *map(str, near))))
 
 
 def unquantised_bytes_per_token(model: ModelShape, deployment: Deployment) -> int:

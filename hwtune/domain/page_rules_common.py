@@ -43,6 +43,7 @@ class PageOutcome:
     mamba_block_size: int | None
     padded_bytes: int | None = None
     skip_padded_bytes: int | None = None
+    rule_ran: bool = True
 
 
 def smallest_page(inputs: RuleInputs, alignment: int, chunk: int | None, trace: Trace) -> int:

@@ -119,6 +119,13 @@ def check_mamba_block_size(
         refuse_mamba_block_size()
 
 
+def refuse_unused_mamba_block(deployment: Deployment, rule: Rule) -> None:
+    """As ``check_mamba_block_size``, for a model that is not hybrid."""
+    asked = deployment.mamba_block_size is not None and MAMBA_BLOCK_SIZE_FLAG.holds(rule.version)
+    if asked and deployment.enable_prefix_caching is False:
+        refuse_mamba_block_size()
+
+
 def refuse_mamba_block_size() -> None:
     """Raises what vLLM raises for a mamba block size without prefix caching."""
     message = "--mamba-block-size can only be set with --enable-prefix-caching"

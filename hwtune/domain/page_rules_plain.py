@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.model import ModelShape
-from hwtune.domain.page_rules_attention import bytes_per_token
+from hwtune.domain.page_rules_attention import bytes_per_token, skip_layers
 from hwtune.domain.page_rules_backends import DEFAULT_BLOCK_SIZE, BackendSizes, starting_block
+from hwtune.domain.page_rules_mode import refuse_unused_mamba_block
 from hwtune.domain.page_rules_platform import CPU_BLOCK_SIZE
+from hwtune.domain.page_rules_skip import SkipPages, shared_page
+from hwtune.domain.page_rules_state import state_bytes
 from hwtune.domain.page_rules_versions import (
     FULL_ATTENTION_ONLY_IS_PLAIN,
     GROUPED_ONLY_TOP_LEVEL,
@@ -32,7 +35,7 @@ def plain_page(
     deployment: Deployment,
     rule: Rule,
     alignment_tokens: int | None,
-    backends: tuple[BackendSizes, ...],
+    backends: tuple[BackendSizes, ...] | None,
     trace: Trace,
 ) -> PageDerivation:
     """The block size of a model that is not hybrid: the user's, or the backend's preferred."""
@@ -41,6 +44,9 @@ def plain_page(
     token = bytes_per_token(model, deployment, rule, trace)
     trace.add("block size", reason, {}, block, "tokens", source)
     trace.note("the model is not hybrid: no page is derived, the block size is the backend's")
+    refuse_unused_mamba_block(deployment, rule)
+    shared = _shared(model, deployment, rule, block, backends, trace)
+    block = shared.block_size if shared else block
     return PageDerivation(
         model=model,
         deployment=deployment,
@@ -52,13 +58,37 @@ def plain_page(
         state_bytes=None,
         padding_bytes=0,
         padding_pct=None,
-        mamba_block_size=None,
+        mamba_block_size=deployment.mamba_block_size,
         mamba_cache_mode=deployment.mamba_cache_mode or "none",
         enable_prefix_caching=deployment.enable_prefix_caching,
         steps=tuple(trace.steps),
         notes=tuple(trace.notes),
         hybrid=False,
+        rule_ran=False,
+        skip_page_padded_bytes=shared.page_bytes if shared else None,
+        unused_state_bytes=_unused_state(model, deployment, rule),
     )
+
+
+def _shared(
+    model: ModelShape,
+    deployment: Deployment,
+    rule: Rule,
+    block: int,
+    backends: tuple[BackendSizes, ...] | None,
+    trace: Trace,
+) -> SkipPages | None:
+    quantised = skip_layers(model, deployment, hybrid=False)
+    if not quantised or deployment.platform == "cpu":
+        return None
+    smallest = backends[0].smallest if backends else DEFAULT_BLOCK_SIZE
+    return shared_page(model, deployment, rule, smallest, block, 0, trace)
+
+
+def _unused_state(model: ModelShape, deployment: Deployment, rule: Rule) -> int | None:
+    if model.recurrent is None:
+        return None
+    return state_bytes(model, model.recurrent, deployment, rule, Trace())[0]
 
 
 def _plain_block(
@@ -66,7 +96,7 @@ def _plain_block(
     deployment: Deployment,
     rule: Rule,
     alignment_tokens: int | None,
-    backends: tuple[BackendSizes, ...],
+    backends: tuple[BackendSizes, ...] | None,
 ) -> tuple[int, str]:
     if deployment.platform == "cpu" and model.attention.is_mla:
         return DEFAULT_BLOCK_SIZE, "CPU_MLA takes 16 only"

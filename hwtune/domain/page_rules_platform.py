@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import lcm
 
-from hwtune.domain.page_rules_attention import bytes_per_token, unquantised_bytes_per_token
 from hwtune.domain.page_rules_backends import DEFAULT_BLOCK_SIZE, starting_block
 from hwtune.domain.page_rules_common import (
     DEFAULT_CHUNK_SIZE,
@@ -15,16 +14,16 @@ from hwtune.domain.page_rules_common import (
     resolved_mamba_block,
     smallest_page,
 )
+from hwtune.domain.page_rules_skip import align_skip_layers
 from hwtune.domain.page_rules_versions import (
     ALIGNED_SIZE_CHECK,
     BACKEND_MULTIPLE,
     CHECKPOINT_ALIGNMENT,
     CPU_WITHOUT_RULE,
     MLA_ALIGNMENT_128,
-    SKIP_LAYER_PHASE,
 )
 from hwtune.domain.page_steps import EngineRefusalError, Trace
-from hwtune.domain.units import ceil_div, round_up
+from hwtune.domain.units import round_up
 
 CPU_BLOCK_SIZE = 128
 """Tokens; platforms/cpu.py CpuPlatform.check_and_update_config."""
@@ -44,14 +43,29 @@ def platform_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
     start = initial_block(inputs, trace)
     if inputs.deployment.platform == "cpu" and CPU_WITHOUT_RULE.holds(inputs.rule.version):
         trace.note("0.20 leaves the block size alone on CPU")
-        return PageOutcome(block_size=start, alignment_tokens=start, mamba_block_size=None)
+        return _untouched(inputs, start)
     outcome = _align_hybrid(inputs, start, trace)
     if inputs.deployment.kv_cache_dtype_skip_layers and inputs.deployment.platform != "cpu":
-        outcome = _align_skip_layers(inputs, outcome, trace)
+        outcome = align_skip_layers(inputs, outcome, trace)
     _check(inputs, start, outcome.block_size)
     if inputs.deployment.platform == "xpu" and inputs.recurrent.kind == "gdn":
         outcome = _xpu_gdn(inputs, outcome, trace)
     return outcome
+
+
+def untouched_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
+    """A model without an attention backend: the rule returns before it changes anything."""
+    trace.note("no attention backend: vLLM leaves the block size alone")
+    return _untouched(inputs, inputs.deployment.block_size or DEFAULT_BLOCK_SIZE)
+
+
+def _untouched(inputs: RuleInputs, block: int) -> PageOutcome:
+    return PageOutcome(
+        block_size=block,
+        alignment_tokens=block,
+        mamba_block_size=resolved_mamba_block(inputs, block, None),
+        rule_ran=False,
+    )
 
 
 def initial_block(inputs: RuleInputs, trace: Trace) -> int:
@@ -96,7 +110,7 @@ def _alignment(inputs: RuleInputs, start: int, trace: Trace) -> int:
         value, reason = max(value, 128), f"{reason}, at least 128 for MLA"
     checkpoint = inputs.deployment.prefill_checkpoint_tokens
     applies = CHECKPOINT_ALIGNMENT.holds(inputs.rule.version) and inputs.mode.mode == "align"
-    if checkpoint and applies and inputs.recurrent.own_checkpoint_alignment:
+    if checkpoint and applies:
         value, reason = lcm(value, checkpoint), f"lcm({reason}; prefill checkpoint {checkpoint})"
     values: dict[str, str | int | float] = {"smallest kernel block": smallest, "block size": start}
     return trace.add("alignment", reason, values, value, "tokens", inputs.rule.source_of(_RULE))
@@ -115,38 +129,6 @@ def _backend_multiple(inputs: RuleInputs, needed: int, trace: Trace) -> int:
         source = inputs.rule.source_of(_RULE)
         trace.add("page for all backends", text, {"lcm": multiple}, rounded, "tokens", source)
     return rounded
-
-
-def _align_skip_layers(inputs: RuleInputs, outcome: PageOutcome, trace: Trace) -> PageOutcome:
-    """Phase 3: layers left unquantised share the pool with quantised ones."""
-    if not SKIP_LAYER_PHASE.holds(inputs.rule.version):
-        return outcome
-    full = unquantised_bytes_per_token(inputs.model, inputs.deployment)
-    primary = _primary_bytes(inputs)
-    if full < primary:
-        message = (
-            f"padded-spec per-token page ({full}B) < primary ({primary}B); a higher-precision "
-            "padded spec must not be smaller than the quantized primary."
-        )
-        raise EngineRefusalError(message, error_class="AssertionError")
-    if full == primary:
-        return outcome
-    smallest = inputs.backends[0].smallest
-    alignment = max(smallest, outcome.block_size)
-    required = max(full * smallest, outcome.padded_bytes or 0)
-    block = max(outcome.block_size, alignment * ceil_div(required, alignment * primary))
-    source = inputs.rule.source_of(SKIP_LAYER_PHASE.source)
-    text = "block size so that the quantised page covers an unquantised one"
-    trace.add("page with skip layers", text, {"required": required}, block, "tokens", source)
-    page = block * primary
-    padded = page if outcome.padded_bytes is not None else None
-    return replace(outcome, block_size=block, padded_bytes=padded, skip_padded_bytes=page)
-
-
-def _primary_bytes(inputs: RuleInputs) -> int:
-    """Bytes of one token in a quantised layer, without the lcm that TurboQuant's rule takes."""
-    plain = replace(inputs.deployment, kv_cache_dtype_skip_layers=())
-    return bytes_per_token(inputs.model, plain, inputs.rule, Trace())
 
 
 def _check(inputs: RuleInputs, start: int, block: int) -> None:

@@ -64,7 +64,11 @@ class PageDerivation:
     """Page of the layers that stay unquantised; None without such layers."""
     state_tensors: tuple[StateTensor, ...] = ()
     hybrid: bool = True
-    """Whether the page rule for hybrid models applied."""
+    """Whether the release treats the model as hybrid."""
+    rule_ran: bool = True
+    """Whether the page rule for hybrid models set the block size."""
+    unused_state_bytes: int | None = None
+    """Bytes of the state that a class declares although the config has no recurrent layer."""
 
 
 @dataclass(slots=True)

@@ -91,7 +91,6 @@ def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) 
         kind=NAME,
         state_tensors=tensors,
         ssm_dtype_defaults=_ssm_dtype(reader, architecture),
-        own_checkpoint_alignment=not architecture.startswith("Qwen4Exp"),
     )
 
 
