@@ -25,11 +25,6 @@ Format = Literal["table", "json", "markdown", "csv"]
 _INTERRUPTED = 130
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps ``serving`` a sub-command while it is the only one."""
-
-
 @app.command(
     "serving",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -104,6 +99,39 @@ def serving(
         check_design(design)
         session = Session(design, run_dir or new_run_dir(), resumed=False)
     _finish(session, ready_timeout, form)
+
+
+@app.command("self-test")
+def self_test(
+    streams: Annotated[
+        list[int] | None, typer.Option(help="Concurrency to check. Repeatable.")
+    ] = None,
+    form: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="Result on standard output.")
+    ] = "table",
+) -> None:
+    """Check whether this machine can measure: the client against a mock with known timing.
+
+    The mock stands in for vLLM: first token after 200 ms, 20 ms per token, 64 tokens. Exit status
+    0 when the client is within its limits at every concurrency, else 1.
+    """
+    from hwtune.adapters.load.self_test import FAULTS, STREAMS, check_faults, check_speed
+    from hwtune.report.self_test import to_json, to_table
+
+    asked = streams or list(STREAMS)
+    if min(asked) < 1:
+        message = f"--streams {min(asked)}: must be 1 or more"
+        raise UsageError(message)
+    wrong = check_faults()
+    known = len(FAULTS) - len(wrong)
+    _echo(f"faults: {known} of {len(FAULTS)} recognised{': ' * bool(wrong)}{'; '.join(wrong)}")
+    checks = []
+    for check in check_speed(asked):
+        _echo(f"{check.streams} streams: {'ok' if check.passed else ', '.join(check.problems)}")
+        checks.append(check)
+    sys.stdout.write(to_table(checks) if form == "table" else to_json(checks, wrong))
+    if wrong or not all(check.passed for check in checks):
+        raise typer.Exit(ANSWER_IS_NO)
 
 
 def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:

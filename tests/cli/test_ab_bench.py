@@ -144,3 +144,17 @@ def test_flags_of_vllm_are_kept_for_both_arms(tmp_path: Path) -> None:
     _serve(tmp_path / "run", FAST, "--max-model-len", "8192", "--kv-cache-dtype=fp8")
     design = json.loads((tmp_path / "run" / "design.json").read_text())
     assert design["flags"] == ["--max-model-len", "8192", "--kv-cache-dtype=fp8"]
+
+
+def test_the_self_test_shows_reported_beside_true() -> None:
+    result = CliRunner().invoke(app, ["self-test", "--streams", "1", "--format", "json"])
+    data = json.loads(result.stdout)
+    assert data["faults_not_recognised"] == []
+    (check,) = data["streams"]
+    assert check["failed"] == 0 and check["requests"] == 4
+    assert result.exit_code == (1 if check["problems"] else 0)
+
+
+def test_the_self_test_refuses_no_streams() -> None:
+    result = CliRunner().invoke(app, ["self-test", "--streams", "0"])
+    assert _status(result) == 2

@@ -169,11 +169,12 @@ class _Load:
             self._finished.append((request, exchange))
 
     async def _read_finished(self) -> None:
-        """Turns bytes into records, one per turn of the loop, so that no stream waits long."""
+        """Turns bytes into records, in at most a tenth of the time, so that no stream waits."""
         while True:
+            before = clock()
             if self._finished:
                 self._record_one()
-            await asyncio.sleep(0 if self._finished else _TICK_S / 2)
+            await asyncio.sleep(max(_TICK_S / 2, 9 * (clock() - before)))
 
     async def _watch_lag(self) -> None:
         while True:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 from urllib.parse import urlsplit
 
 from hwtune.adapters.load.http import response_is_complete
 from hwtune.domain.errors import InputError
 
 clock = time.perf_counter
+
+_LAST_CHUNK = b"0\r\n\r\n"
+_LAST_EVENT = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
+"""Cannot stand inside an event, whose JSON has no raw line ends: no need to walk the chunks."""
+_READ_BYTES = 32 * 1024
 
 Ending = Literal["complete", "connect error", "timeout", "closed early"]
 
@@ -76,43 +81,59 @@ class _Stream(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.exchange = Exchange()
         self.done: asyncio.Future[None] | None = None
-        self._tail = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._plain = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = cast(asyncio.Transport, transport)
+        # asyncio allocates this much for every read: 256 KiB would cost more than the read.
+        if hasattr(transport, "max_size"):
+            transport.max_size = _READ_BYTES
 
     def data_received(self, data: bytes) -> None:
         now = clock()
-        self.exchange.reads.append((now, data))
-        tail = data[-5:] if len(data) > 4 else (self._tail + data)[-5:]
-        self._tail = tail
-        # A chunked body ends so. Anything else is looked at only while the headers are fresh.
-        maybe_last = tail == b"0\r\n\r\n" or self._plain_body()
-        if maybe_last and response_is_complete(self.exchange.reads):
-            self._finish("complete", now)
+        reads = self.exchange.reads
+        reads.append((now, data))
+        # A chunked body ends so; without chunks every read may be the last.
+        if data.endswith(_LAST_CHUNK) or self._plain or len(data) < len(_LAST_CHUNK):
+            self._look_for_the_end(now)
+        elif len(reads) == 1:
+            self._plain = b"chunked" not in data[:2048]
+            if self._plain:
+                self._look_for_the_end(now)
 
-    def _plain_body(self) -> bool:
-        """Whether the body is not chunked: then every read may be the last."""
-        return b"chunked" not in self.exchange.reads[0][1][:2048]
+    def _look_for_the_end(self, now: float) -> None:
+        reads = self.exchange.reads
+        tail = b"".join(data for _, data in reads[-len(_LAST_CHUNK) :])
+        if tail.endswith(_LAST_EVENT) or (
+            (self._plain or tail.endswith(_LAST_CHUNK)) and response_is_complete(reads)
+        ):
+            self._finish("complete", now)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
         self._finish("closed early", clock(), str(error or "the server closed the connection"))
 
-    def begin(self, request: bytes) -> asyncio.Future[None]:
+    def begin(self, request: bytes, timeout_s: float) -> asyncio.Future[None]:
         """Writes a request on an open connection."""
         assert self.transport is not None
+        loop = asyncio.get_running_loop()
         self.exchange = Exchange()
-        self._tail = b""
-        self.done = asyncio.get_running_loop().create_future()
+        self._plain = False
+        self.done = loop.create_future()
+        self._timer = loop.call_later(timeout_s, self._expire, timeout_s)
         self.exchange.started_s = clock()
         self.transport.write(request)
         return self.done
 
+    def _expire(self, timeout_s: float) -> None:
+        self._finish("timeout", clock(), f"no complete answer within {timeout_s:g} s")
+
     def _finish(self, ending: Ending, now: float, detail: str = "") -> None:
         if self.done is None or self.done.done():
             return
+        if self._timer is not None:
+            self._timer.cancel()
         self.exchange.ended_s = now
         self.exchange.ending = ending
         self.exchange.detail = detail
@@ -156,13 +177,8 @@ class Connection:
             now = clock()
             return Exchange(started_s=now, ended_s=now, ending="connect error", detail=problem)
         stream = self._stream
-        done = stream.begin(request)
-        try:
-            await asyncio.wait_for(done, timeout_s)
-        except asyncio.TimeoutError:
-            stream.exchange.ended_s = clock()
-            stream.exchange.ending = "timeout"
-            stream.exchange.detail = f"no complete answer within {timeout_s:g} s"
+        await stream.begin(request, timeout_s)
+        if stream.exchange.ending == "timeout":
             self.close()
         return stream.exchange
 

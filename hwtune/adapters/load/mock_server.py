@@ -1,8 +1,9 @@
 """A mock OpenAI server with exactly known timing. It stands in for vLLM and computes nothing.
 
 Truth: the first token leaves ``ttft_s`` after the request was read, each further one ``tpot_s``
-later. Every fault that was seen on a real server can be played. ``GET /mock`` tells how late the
-mock's own writes were, so that its lateness is never blamed on the client.
+later. Every fault that was seen on a real server can be played. With the text "clock" the first and
+the last token are the times at which the mock wrote them, so that its own lateness is never blamed
+on the client.
 
     python -m hwtune.adapters.load.mock_server --port 8025
 """
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import heapq
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +39,7 @@ Fault = Literal[
     "die",
 ]
 
-Text = Literal["words", "other words", "degenerate", "empty"]
+Text = Literal["words", "degenerate", "empty", "clock"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,9 @@ class MockServer:
         self.requests = 0
         self.in_flight = 0
         self.most_in_flight = 0
-        self.lateness_s: list[float] = []
+        self._due: list[tuple[float, int, _Stream]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._unix_offset_s = time.time() - clock()
         self.bodies: list[dict[str, Any]] = []
         self.keep_bodies = True
         self.connections: set[asyncio.Transport] = set()
@@ -95,11 +100,63 @@ class MockServer:
             return "none"
         return self.behaviour.fault
 
+    def begin(self, stream: _Stream) -> None:
+        """Takes a stream whose head has been written; its first token falls due after TTFT."""
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        heapq.heappush(self._due, (stream.due_s, self.requests, stream))
+        self._arm()
+
+    def _arm(self) -> None:
+        """One timer for the stream that is due first."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._due:
+            delay_s = self._due[0][0] - clock()
+            self._timer = asyncio.get_running_loop().call_later(max(delay_s, 0.0), self._write_due)
+
+    def _write_due(self) -> None:
+        gap_s = self.behaviour.tpot_s * self.behaviour.tokens_per_chunk
+        while self._due and self._due[0][0] <= clock():
+            due_s, number, stream = self._due[0]
+            if self._write_next(stream):
+                stream.due_s = due_s + gap_s
+                heapq.heapreplace(self._due, (stream.due_s, number, stream))
+            else:
+                heapq.heappop(self._due)
+                self.in_flight -= 1
+        self._arm()
+
+    def _write_next(self, stream: _Stream) -> bool:
+        """Writes one frame; whether there is another."""
+        frame = stream.frames[stream.index]
+        stream.index += 1
+        more = stream.index < len(stream.frames)
+        if self.behaviour.text == "clock" and (stream.index == 2 or not more):
+            frame = frame.replace(CLOCK_DIGITS, b"%17.6f" % (clock() + self._unix_offset_s))
+        stream.connection.write(frame)
+        if not more and stream.fault == "drop":
+            stream.connection.abort()
+        return more
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """A response on its way."""
+
+    connection: _Connection
+    frames: tuple[bytes, ...]
+    fault: Fault
+    due_s: float
+    index: int = 1
+
 
 class _Connection(asyncio.Protocol):
     def __init__(self, server: MockServer) -> None:
         self._server = server
         self._buffer = bytearray()
+        self._read_s = 0.0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,6 +169,7 @@ class _Connection(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
+        self._read_s = clock()
         self._buffer += data
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -128,13 +186,13 @@ class _Connection(asyncio.Protocol):
 
     def _handle(self, path: str, body: bytes) -> None:
         if path.endswith("/completions"):
-            self._complete(json.loads(body))
+            self._complete(_parsed(body))
         elif path.endswith("/models"):
             behaviour = self._server.behaviour
             model = {"id": behaviour.model, "max_model_len": behaviour.max_model_len}
-            self._write(_plain(200, {"data": [model]}))
+            self.write(_plain(200, {"data": [model]}))
         else:
-            self._write(_plain(200, {"lateness_s": sorted(self._server.lateness_s)}))
+            self.write(_plain(404, {"error": {"message": f"the mock has no {path}"}}))
 
     def _complete(self, body: dict[str, Any]) -> None:
         server = self._server
@@ -145,45 +203,28 @@ class _Connection(asyncio.Protocol):
             return
         immediate = _immediate_answer(fault)
         if immediate is not None:
-            self._write(immediate)
+            self.write(immediate)
             return
         if fault == "die":
             server.close()
-            self._write(_HEAD)
-            self._abort()
+            self.write(_HEAD)
+            self.abort()
             return
         frames = response_frames(
             server.behaviour, fault, len(body["prompt"]), int(body["max_tokens"])
         )
-        if server.behaviour.role_chunk:
-            frames = (frames[0] + _frame(_role_event()), *frames[1:])
-        self._write(frames[0])
-        server.in_flight += 1
-        server.most_in_flight = max(server.most_in_flight, server.in_flight)
-        self._step(frames, 1, clock() + server.behaviour.ttft_s, fault)
+        early = _frame(_role_event()) if server.behaviour.role_chunk else b""
+        self.write(frames[0] + early)
+        due_s = self._read_s + server.behaviour.ttft_s
+        server.begin(_Stream(connection=self, frames=frames, fault=fault, due_s=due_s))
 
-    def _step(self, frames: tuple[bytes, ...], index: int, due_s: float, fault: Fault) -> None:
-        """Arranges the next frame; the last one ends the stream."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(due_s - clock(), self._send, frames, index, due_s, fault)
-
-    def _send(self, frames: tuple[bytes, ...], index: int, due_s: float, fault: Fault) -> None:
-        server = self._server
-        server.lateness_s.append(clock() - due_s)
-        self._write(frames[index])
-        if index + 1 < len(frames):
-            gap = server.behaviour.tpot_s * server.behaviour.tokens_per_chunk
-            self._step(frames, index + 1, due_s + gap, fault)
-            return
-        server.in_flight -= 1
-        if fault == "drop":
-            self._abort()
-
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Closes after what was written."""
         if self._transport is not None:
             self._transport.close()
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Whole, or byte by byte when so told."""
         if self._transport is None:
             return
         if not self._server.behaviour.split_writes:
@@ -191,6 +232,13 @@ class _Connection(asyncio.Protocol):
             return
         for position in range(len(data)):
             self._transport.write(data[position : position + 1])
+
+
+@lru_cache(maxsize=64)
+def _parsed(body: bytes) -> dict[str, Any]:
+    """The request. Equal ones are parsed once: parsing is not what is to be timed."""
+    data: dict[str, Any] = json.loads(body)
+    return data
 
 
 def _immediate_answer(fault: Fault) -> bytes | None:
@@ -209,6 +257,9 @@ def _plain(status: int, data: dict[str, Any]) -> bytes:
     head = f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
+
+CLOCK_DIGITS = b"?????????????????"
+"""Where a time is written into a frame: 17 characters, microseconds since 1970."""
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -276,7 +327,9 @@ def _word(kind: Text, index: int) -> str:
         return "!"
     if kind == "empty":
         return ""
-    return f" {'w' if kind == 'words' else 'v'}{index * index % 97}"
+    if kind == "clock":
+        return f" {CLOCK_DIGITS.decode()}"
+    return f" w{index * index % 97}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -286,6 +339,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ttft-s", type=float, default=0.2)
     parser.add_argument("--tpot-s", type=float, default=0.02)
     parser.add_argument("--fault", choices=get_args(Fault), default="none")
+    parser.add_argument("--text", choices=get_args(Text), default="words")
     parser.add_argument("--fault-every", type=int, default=1)
     options = parser.parse_args(arguments)
     behaviour = Behaviour(
@@ -293,6 +347,7 @@ def main(arguments: list[str] | None = None) -> None:
         tpot_s=options.tpot_s,
         fault=options.fault,
         fault_every=options.fault_every,
+        text=options.text,
     )
     from hwtune.adapters.load.client import new_loop
 
