@@ -8,82 +8,27 @@ from typing import cast
 
 from hwtune.domain.evidence import (
     Evidence,
-    Fact,
     KernelCount,
     Mark,
     MarkKind,
     Place,
     RunStatus,
     Sighting,
-    Value,
 )
+from hwtune.domain.fact_merge import FactCollector
 from hwtune.domain.failures import FailureTracker, first_cause
 from hwtune.domain.launch import LaunchPlan
-from hwtune.domain.log_lines import LogLine, parse_line
-from hwtune.domain.marker_set import FactRule, MarkerMatch, MarkerSet, match_line
+from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
+from hwtune.domain.log_lines import LogLine, parse_line, split_progress
+from hwtune.domain.marker_set import FactRule, Marker, MarkerMatch, MarkerSet, match_line
 
-_MAX_PLACES = 5
-_MAX_OTHERS = 8
+_MAX_FALLBACKS = 20
 _MAX_MARKS = 2000
 _MAX_TEXT = 400
+_MAX_LINE_BYTES = 1 << 18
+"""vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
 _FIELD = re.compile(r"(?:^| )(?P<key>[a-z_]+)=")
 _DEFAULT_RULE = FactRule(name="", title="", merge="first")
-
-
-class _FactCollector:
-    """Sightings of one fact, merged as they come."""
-
-    def __init__(self, rule: FactRule) -> None:
-        self._rule = rule
-        self._seen: dict[Value, list[Sighting]] = {}
-        self._count: dict[Value, int] = {}
-        self._last: Sighting | None = None
-
-    def add(self, sighting: Sighting) -> None:
-        places = self._seen.setdefault(sighting.value, [])
-        self._count[sighting.value] = self._count.get(sighting.value, 0) + 1
-        self._last = sighting
-        if len(places) < _MAX_PLACES:
-            places.append(sighting)
-        best = max(places, key=lambda item: item.rank)
-        if sighting.rank > best.rank:
-            places[-1] = sighting
-
-    def fact(self) -> Fact:
-        if self._rule.merge == "union":
-            return self._union()
-        top = max(item.rank for places in self._seen.values() for item in places)
-        ranked = [v for v, places in self._seen.items() if any(p.rank == top for p in places)]
-        value = self._pick(ranked)
-        mine = sorted(self._seen[value], key=lambda item: -item.rank)
-        others = [places[0] for other, places in self._seen.items() if other != value]
-        return Fact(
-            name=self._rule.name,
-            value=value,
-            evidence=tuple(item.place for item in mine),
-            sightings=self._count[value],
-            others=tuple(others[:_MAX_OTHERS]),
-        )
-
-    def _pick(self, ranked: list[Value]) -> Value:
-        if self._rule.merge in ("min", "max"):
-            choose = min if self._rule.merge == "min" else max
-            return choose(ranked, key=lambda v: v if isinstance(v, (int, float)) else 0)
-        if self._rule.merge == "last" and self._last is not None and self._last.value in ranked:
-            return self._last.value
-        return ranked[0]
-
-    def _union(self) -> Fact:
-        items: dict[str | int, None] = {}
-        for value in self._seen:
-            items.update(dict.fromkeys(value if isinstance(value, tuple) else (str(value),)))
-        places = [place for sightings in self._seen.values() for place in sightings]
-        return Fact(
-            name=self._rule.name,
-            value=tuple(items),
-            evidence=tuple(item.place for item in places[:_MAX_PLACES]),
-            sightings=sum(self._count.values()),
-        )
 
 
 class EvidenceCollector:
@@ -91,38 +36,85 @@ class EvidenceCollector:
 
     def __init__(self, markers: MarkerSet, *, nonce: str | None = None) -> None:
         self._set = markers
+        self._markers = markers.markers
         self._nonce = nonce
-        self._facts: dict[str, _FactCollector] = {}
+        self._facts: dict[str, FactCollector] = {}
         self._failures = FailureTracker()
         self._marks: list[Mark] = []
         self._fallbacks: list[Place] = []
         self._foreign = 0
         self._started = False
         self._previous: LogLine | None = None
-        self._last: LogLine | None = None
+        self._before: bytes | None = None
+        self._last: tuple[int, str] | None = None
+        self._filter = LineFilter(markers.markers)
         self._files: list[str] = []
 
     def feed(self, file: str, lines: Iterable[tuple[int, str]]) -> None:
-        """Reads the lines ``(number from 1, text)`` of one file."""
+        """Reads the lines ``(number from 1, text)`` of one file, each of them."""
+        self._open_file(file)
+        for number, text in lines:
+            self._read(file, number, text)
+            if text and not text.isspace():
+                self._last = (number, text)
+
+    def feed_blocks(self, file: str, blocks: Iterable[tuple[int, bytes]]) -> None:
+        """Reads one file as blocks ``(number of the first line, bytes of whole lines)``.
+
+        Lines that can state nothing are passed over without being read.
+        """
+        self._open_file(file)
+        for first, block in blocks:
+            lines = block.split(b"\n")
+            self._feed_lines(file, first, lines, quotes=b"hwtune[" in block)
+            last = len(lines) - 1
+            while last >= 0 and not lines[last].strip():
+                last -= 1
+            if last >= 0:
+                self._last = (first + last, _text(lines[last]))
+
+    def _feed_lines(self, file: str, first: int, lines: list[bytes], *, quotes: bool) -> None:
+        """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
+        dull, tracker = self._filter.dull, self._failures
+        for index, raw in enumerate(lines):
+            end = raw.find(HEADER_END, 0, 400)
+            key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
+            if key in dull and not tracker.busy and not (quotes and b"hwtune[" in raw):
+                continue
+            if not tracker.busy and not self._filter.matters(raw, key):
+                continue
+            if index:
+                self._previous = None
+                self._before = lines[index - 1]
+            self._read_pieces(file, first + index, _text(raw))
+            self._before = raw
+            dull = self._filter.dull
+
+    def _read_pieces(self, file: str, number: int, text: str) -> None:
+        for piece in split_progress(text):
+            self._read(file, number, piece)
+
+    def _read(self, file: str, number: int, text: str) -> None:
+        if self._previous is None and self._before is not None:
+            self._previous = parse_line(file, number - 1, _text(self._before))
+        line = parse_line(file, number, text, self._previous)
+        self._previous = line
+        self._take(line)
+
+    def _open_file(self, file: str) -> None:
         self._files.append(file)
-        self._previous = None
-        for number, raw in lines:
-            line = parse_line(file, number, raw, self._previous)
-            self._previous = line
-            if line.message and not line.message.isspace():
-                self._last = line
-            self._take(line)
+        self._previous, self._before = None, None
 
     def add(self, sighting: Sighting) -> None:
         """A fact that comes from elsewhere than a log line (metrics, a run directory)."""
         rule = self._set.facts.get(sighting.fact, _DEFAULT_RULE)
         if not rule.name:
             rule = FactRule(name=sighting.fact, title=sighting.fact, merge="first")
-        self._facts.setdefault(sighting.fact, _FactCollector(rule)).add(sighting)
+        self._facts.setdefault(sighting.fact, FactCollector(rule)).add(sighting)
 
     def _take(self, line: LogLine) -> None:
         self._failures.feed(line, place_of(line), started=self._started)
-        matches = tuple(match_line(line, self._set.markers))
+        matches = tuple(match_line(line, self._markers))
         if any(match.marker.kind == "ignore" for match in matches):
             return
         for match in matches:
@@ -136,11 +128,24 @@ class EvidenceCollector:
             self._mark(match, line, place)
         elif marker.kind == "fatal":
             self._failures.fatal(line.message.strip(), place, started=self._started)
-        elif marker.kind == "fallback" and len(self._fallbacks) < _MAX_PLACES * 4:
+        elif marker.kind == "fallback" and len(self._fallbacks) < _MAX_FALLBACKS:
             self._fallbacks.append(place)
+        if marker.once:
+            self._drop(marker)
         if marker.fact is not None and match.value is not None:
             self.add(Sighting(fact=marker.fact, value=match.value, rank=marker.rank, place=place))
             self._started = self._started or marker.fact == "startup_complete"
+
+    def _drop(self, marker: Marker) -> None:
+        self._markers = tuple(item for item in self._markers if item is not marker)
+        self._filter = LineFilter(self._markers)
+
+    def _last_line(self) -> Place | None:
+        if self._last is None:
+            return None
+        number, text = self._last
+        *_, piece = split_progress(text)
+        return place_of(parse_line(self._files[-1], number, piece))
 
     def _mark(self, match: MarkerMatch, line: LogLine, place: Place) -> None:
         nonce = match.groups.get("nonce", "")
@@ -184,7 +189,7 @@ class EvidenceCollector:
             foreign_marks=self._foreign + len(self._marks) - len(own),
             status=status,
             plan=plan,
-            last_line=None if self._last is None else place_of(self._last),
+            last_line=self._last_line(),
             files=tuple(self._files),
             notes=notes,
         )
@@ -194,6 +199,10 @@ class EvidenceCollector:
         self._facts.pop("first_error", None)
         if cause is not None:
             self.add(Sighting(fact="first_error", value=cause.text, rank=0, place=cause.place))
+
+
+def _text(raw: bytes) -> str:
+    return raw[:_MAX_LINE_BYTES].decode("utf-8", errors="replace")
 
 
 def place_of(line: LogLine) -> Place:

@@ -40,6 +40,8 @@ _REQUEST_FILES = re.compile(
 )
 _DETAIL = re.compile(r"^\s{1,8}\S")
 _MAX_TEXT = 500
+_MAX_AGE = 2000
+"""Lines of other processes that may stand between two lines of one traceback."""
 
 
 @dataclass(slots=True)
@@ -47,7 +49,8 @@ class _Open:
     """A traceback being read."""
 
     source: str | None
-    has_header: bool
+    age: int = 0
+    """Lines since its last line; a traceback that never ends is given up."""
 
 
 @dataclass(slots=True)
@@ -78,15 +81,23 @@ class FailureTracker:
         if self._pending is not None:
             self._finish_detail(key, line)
         if _TRACEBACK in line.message and line.message.lstrip("| +").startswith(_TRACEBACK):
-            self._open[key] = _Open(source=line.source, has_header=line.is_logger)
+            self._open[key] = _Open(source=line.source)
             return
+        self._forget_old()
         opened = self._open.get(key)
         if opened is None or (line.is_logger and line.level not in ("ERROR", "CRITICAL")):
             return
+        opened.age = 0
         if line.message[:1] in ("", " ", "\t", "^", "|"):
             return
         del self._open[key]
         self._close(line, place, opened, started)
+
+    def _forget_old(self) -> None:
+        for key, opened in list(self._open.items()):
+            opened.age += 1
+            if opened.age > _MAX_AGE:
+                del self._open[key]
 
     def fatal(self, text: str, place: Place, *, started: bool) -> None:
         """A message that means the end without any traceback."""

@@ -98,13 +98,19 @@ def strip_colours(text: str) -> str:
 
 
 def split_progress(text: str) -> Iterator[str]:
-    """A progress bar overwrites its line with bare CRs; each piece is a line of its own."""
-    if "\r" not in text:
+    """A progress bar overwrites its line with bare CRs; each piece is a line of its own.
+
+    A CR at the very end belongs to the line end and stays.
+    """
+    if "\r" not in text[:-1]:
         yield text
         return
-    for piece in text.split("\r"):
+    *pieces, last = text.split("\r")
+    for piece in pieces:
         if piece:
-            yield piece
+            yield piece + "\r"
+    if last:
+        yield last
 
 
 def parse_line(file: str, number: int, raw: str, previous: LogLine | None = None) -> LogLine:

@@ -23,6 +23,10 @@ class Marker:
     kind: MarkerKind
     begins: tuple[str, ...]
     """Literal texts one of which the message must start with; empty: ``pattern`` starts it."""
+    starts: tuple[str, ...]
+    """Literal texts one of which every matching message starts with."""
+    contains: tuple[str, ...]
+    """Literal texts one of which every matching line contains."""
     pattern: re.Pattern[str]
     """Searched in the message when ``begins`` is given, else matched at its start."""
     fact: str | None
@@ -32,6 +36,8 @@ class Marker:
     rank: int
     bare: bool
     """Whether a line without logger header counts too (uvicorn, the C++ runtime)."""
+    once: bool
+    """Whether later matches add nothing."""
     not_from: tuple[str, ...]
     """File names of logging calls that quote other people's text."""
     meaning: str
@@ -69,6 +75,7 @@ class MarkerMatch:
 
 
 _LIST_ITEM = re.compile(r"""['"]?([^'",\s\[\](){}]+(?: [^'",\[\](){}]+)*)['"]?""")
+_META = frozenset("\\.^$*+?{}[]|()")
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 
@@ -90,6 +97,8 @@ def _match(line: LogLine, marker: Marker) -> re.Match[str] | None:
     if marker.not_from and _file_of(line) in marker.not_from:
         return None
     message = line.message.lstrip() if marker.bare else line.message
+    if not message.startswith(marker.starts):
+        return None
     if not marker.begins:
         return marker.pattern.match(message)
     return marker.pattern.search(message) if message.startswith(marker.begins) else None
@@ -104,6 +113,25 @@ def _value(marker: Marker, groups: Mapping[str, str]) -> Value | None:
         return marker.constant
     text = groups.get("value")
     return None if text is None else parse_value(text, marker.type)
+
+
+def literal_prefix(pattern: str) -> str:
+    """What every text that the pattern matches starts with; empty when it has alternatives.
+
+    >>> literal_prefix(r"kv lcm block sizes (?P<value>\\d+)")
+    'kv lcm block sizes '
+    """
+    prefix, position = "", 0
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "\\" and not pattern[position + 1 : position + 2].isalnum():
+            position += 1
+            char = pattern[position]
+        elif char in _META:
+            return prefix[:-1] if char in "*?{|" and prefix else prefix
+        prefix += char
+        position += 1
+    return prefix
 
 
 def parse_value(text: str, kind: ValueType) -> Value | None:

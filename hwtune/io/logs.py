@@ -1,4 +1,4 @@
-"""Log files, standard input and gzip -> numbered lines, in constant memory."""
+"""Log files, standard input and gzip -> blocks of whole lines, in constant memory."""
 
 from __future__ import annotations
 
@@ -6,51 +6,48 @@ import gzip
 import sys
 import zlib
 from collections.abc import Iterator
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.log_lines import split_progress
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 20
-_MAX_LINE_BYTES = 1 << 18
-"""vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
+_MAX_LINE_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _PROBE_BYTES = 8192
 
 
-def read_log(name: str) -> Iterator[tuple[int, str]]:
-    """Lines of a log as ``(number from 1, text)``; pieces of a progress bar share a number.
+def read_log(name: str) -> Iterator[tuple[int, bytes]]:
+    """A log as blocks ``(number of the first line, bytes of whole lines)``, newlines inside.
 
-    ``-`` is standard input. Bytes that are not UTF-8 become U+FFFD.
+    ``-`` is standard input. A line of more than 1 MiB is cut and its rest left out.
 
     Raises:
         InputError: missing, a directory, unreadable, empty, or not text.
     """
     if name == STDIN:
-        yield from _lines(cast("BufferedReader", sys.stdin.buffer), "standard input")
+        yield from _blocks(_buffered(sys.stdin.buffer), "standard input")
         return
     try:
         with Path(name).open("rb") as file:
-            yield from _lines(file, name)
+            yield from _blocks(file, name)
     except OSError as error:
         message = f"{name}: cannot read the log: {error.strerror or error}"
         raise InputError(message) from None
 
 
-def _lines(file: BufferedReader, name: str) -> Iterator[tuple[int, str]]:
-    chunks = _chunks(file, name)
-    empty = True
-    for number, raw in enumerate(_split(chunks), start=1):
+def _buffered(file: BinaryIO) -> BufferedReader:
+    return file if isinstance(file, BufferedReader) else BufferedReader(cast("RawIOBase", file))
+
+
+def _blocks(file: BufferedReader, name: str) -> Iterator[tuple[int, bytes]]:
+    number, empty = 1, True
+    for block in _whole_lines(_chunks(file, name)):
         empty = False
-        text = raw.decode("utf-8", errors="replace")
-        if "\r" not in text[:-1]:
-            yield number, text
-            continue
-        for piece in split_progress(text[:-1]):
-            yield number, piece + ("\r" if text.endswith("\r") else "")
+        yield number, block
+        number += block.count(b"\n") + 1
     if empty:
         message = f"{name}: the log is empty; nothing can be said about the server"
         raise InputError(message)
@@ -81,17 +78,19 @@ def _refuse_binary(chunk: bytes, name: str) -> None:
         raise InputError(message)
 
 
-def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Splits at LF only; a line beyond the limit is cut and its rest skipped."""
+def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Regroups chunks so that each ends where a line ends; the last newline is left out."""
     rest, skipping = b"", False
     for chunk in chunks:
-        parts = (rest + chunk).split(b"\n") if not skipping else chunk.split(b"\n")
         if skipping:
-            if len(parts) == 1:
-                continue
-            parts, skipping = parts[1:], False
-        rest = parts.pop()
-        yield from (part[:_MAX_LINE_BYTES] for part in parts)
+            _, newline, chunk = chunk.partition(b"\n")
+            skipping = not newline
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield rest + head
+            rest = tail
+        else:
+            rest += tail
         if len(rest) > _MAX_LINE_BYTES:
             yield rest[:_MAX_LINE_BYTES]
             rest, skipping = b"", True

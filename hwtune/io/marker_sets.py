@@ -12,7 +12,15 @@ from typing import Any, cast
 from hwtune.domain.check_records import Clue, DiagnosisRule
 from hwtune.domain.errors import InputError
 from hwtune.domain.evidence import Value
-from hwtune.domain.marker_set import FactRule, Marker, MarkerKind, MarkerSet, Merge, ValueType
+from hwtune.domain.marker_set import (
+    FactRule,
+    Marker,
+    MarkerKind,
+    MarkerSet,
+    Merge,
+    ValueType,
+    literal_prefix,
+)
 
 # tomli is tomllib's origin, for Python 3.10.
 _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -50,16 +58,21 @@ def _table_names() -> list[str]:
 
 def _marker(file: str, entry: dict[str, Any]) -> Marker:
     try:
+        begins = tuple(entry.get("begins", ()))
+        starts = tuple(entry.get("starts", begins or (literal_prefix(entry["pattern"]),)))
         return Marker(
             id=entry["id"],
             kind=cast("MarkerKind", entry.get("kind", "fact")),
-            begins=tuple(entry.get("begins", ())),
+            begins=begins,
+            starts=starts,
+            contains=_texts(entry.get("contains", list(starts))),
             pattern=re.compile(entry["pattern"]),
             fact=entry.get("fact"),
             type=cast("ValueType", entry.get("type", "str")),
             constant=_constant(entry.get("constant")),
             rank=entry.get("rank", 0),
             bare=entry.get("bare", False),
+            once=entry.get("once", False),
             not_from=tuple(entry.get("not_from", ())),
             meaning=entry["meaning"],
             versions=entry["versions"],

@@ -47,7 +47,7 @@ def collect(
     collector = EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce)
     notes: list[str] = []
     for path in _logs(run_dir, log_paths):
-        collector.feed(str(path), read_log(str(path)))
+        collector.feed_blocks(str(path), read_log(str(path)))
     for sighting in (*_metrics(run_dir, metrics_text, metrics_source), *sightings):
         collector.add(sighting)
     counts, has_counters = _counts(run_dir, notes)

@@ -91,4 +91,5 @@ def test_a_later_line_of_one_message_is_marked() -> None:
 
 def test_progress_bars_are_split_at_bare_carriage_returns() -> None:
     text = f"Loading: 10%\rLoading: 100%\r{PLAIN}"
-    assert list(split_progress(text)) == ["Loading: 10%", "Loading: 100%", PLAIN]
+    assert list(split_progress(text)) == ["Loading: 10%\r", "Loading: 100%\r", PLAIN]
+    assert list(split_progress(PLAIN + "\r")) == [PLAIN + "\r"]

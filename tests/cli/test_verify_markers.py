@@ -1,0 +1,150 @@
+"""``hwtune verify-markers`` as users call it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree  # noqa: PLR0402 - the module is its own namespace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hwtune.cli import build_app
+from hwtune.domain.errors import InputError, UsageError
+
+GOOD = """\
+(APIServer pid=7) INFO 11-30 06:51:30 [api_server.py:1] vLLM API server version 0.25.1
+(EngineCore pid=9) INFO 11-30 06:51:37 [core.py:133] Initializing a V1 LLM engine (v0.25.1) with \
+config: model='org/m', dtype=torch.bfloat16, max_seq_len=8192, enable_prefix_caching=False, x=1
+(EngineCore pid=9) INFO 11-30 06:51:40 [cuda.py:423] Using FLASH_ATTN attention backend out of \
+potential backends: ['FLASH_ATTN', 'TRITON_ATTN'].
+(EngineCore pid=9) INFO 11-30 06:51:47 [interface.py:890] Setting attention block size to 832 \
+tokens to ensure that attention page size is >= mamba page size.
+(EngineCore pid=9) INFO 11-30 06:51:47 [interface.py:914] Padding mamba page size by 6.26% to \
+ensure that mamba page size and attention page size are exactly equal.
+(APIServer pid=7) INFO:     Application startup complete.
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "good.log"
+    path.write_text(GOOD, encoding="utf-8")
+    return path
+
+
+def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
+    app = build_app(["verify-markers"])
+    result = CliRunner().invoke(app, ["verify-markers", *arguments], input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_a_good_log_passes(log: Path) -> None:
+    status, text = _run(str(log), "--expect", "block_size=832", "--expect", "prefix_caching=off")
+    assert status == 0
+    assert "yes: planned 832, seen 832" in text
+    assert text.rstrip().endswith("PASS: 3 passed")
+
+
+def test_another_page_fails_with_causes_and_a_next_step(log: Path) -> None:
+    status, text = _run(str(log), "--expect", "block_size=896")
+    assert status == 1
+    assert "FAIL page: expected 896 tokens, vLLM chose 832" in text
+    assert "next:" in text
+
+
+def test_json_names_facts_with_value_and_evidence(log: Path) -> None:
+    status, text = _run(str(log), "--format", "json")
+    data = json.loads(text)
+    assert (status, data["passed"]) == (0, True)
+    fact = data["facts"]["attention_block_size"]
+    assert fact["value"] == 832
+    assert fact["evidence"] == [
+        {
+            "file": str(log),
+            "line": 4,
+            "process": "EngineCore pid=9",
+            "time": "11-30 06:51:47",
+            "text": fact["evidence"][0]["text"],
+        }
+    ]
+    assert data["facts"]["backend_candidates"]["value"] == ["FLASH_ATTN", "TRITON_ATTN"]
+    assert "first_error" not in data["facts"]
+
+
+def test_junit_counts_failures(log: Path) -> None:
+    status, text = _run(str(log), "--expect", "block_size=896", "--format", "junit")
+    suite = ElementTree.fromstring(text)
+    assert status == 1
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failure = suite.find("testcase[@name='page']/failure")
+    assert failure is not None
+    assert failure.get("message") == "expected 896 tokens, vLLM chose 832"
+
+
+def test_junit_survives_control_characters(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"LLVM ERROR: \x01\x0b <&> \xff\n")
+    status, text = _run(str(path), "--format", "junit")
+    assert status == 1
+    assert ElementTree.fromstring(text).get("failures") == "1"
+
+
+def test_markdown_is_a_table(log: Path) -> None:
+    _, text = _run(str(log), "--expect", "block_size=832", "--format", "markdown")
+    assert "| page | PASS | 832 | 832 |" in text
+
+
+def test_standard_input_and_gzip_are_read_alike(log: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "good.log.gz"
+    packed.write_bytes(gzip.compress(GOOD.encode()))
+    _, plain = _run(str(log), "--format", "json")
+    _, unpacked = _run(str(packed), "--format", "json")
+    _, piped = _run("-", "--format", "json", stdin=GOOD)
+    assert plain.replace(str(log), "-") == unpacked.replace(str(packed), "-") == piped
+
+
+def test_several_logs_of_one_server_are_merged(log: Path, tmp_path: Path) -> None:
+    second = tmp_path / "worker.log"
+    second.write_text(
+        "(EngineCore pid=9) INFO 11-30 06:51:47 [kv_cache_utils.py:1] kv lcm block sizes 832\n"
+    )
+    _, text = _run(str(log), str(second), "--format", "json")
+    assert json.loads(text)["facts"]["scheduler_block_size"]["evidence"][0]["file"] == str(second)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], UsageError),
+        (["missing.log"], InputError),
+        (["--run-dir", "missing"], InputError),
+        (["--url", "ftp://x"], UsageError),
+    ],
+)
+def test_bad_input_is_named(arguments: list[str], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        _run(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"), [(b"", 3), (b"\0\1\2", 3), (b"x" * 2_000_000, 1), (b"\xff\xfe\n" * 9, 1)]
+)
+def test_bad_logs_never_give_a_traceback(tmp_path: Path, data: bytes, status: int) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(data)
+    program = "import sys; from hwtune.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "verify-markers", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == (1 if status == 3 else 0)

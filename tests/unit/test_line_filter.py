@@ -1,0 +1,87 @@
+"""Passing over dull lines must not change what is found."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwtune.domain.collecting import EvidenceCollector
+from hwtune.domain.evidence import Evidence
+from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
+from hwtune.domain.log_lines import split_progress
+from hwtune.domain.marker_set import literal_prefix
+from hwtune.io.marker_sets import load_markers
+
+MARKERS = load_markers()
+HEAD = "(EngineCore pid=9) DEBUG 11-30 06:51:58 [v1/core/sched/scheduler.py:402] "
+DULL = [
+    f"{HEAD}scheduled step 1",
+    f"{HEAD}scheduled step 2 kv lcm block sizes 8",
+    "(APIServer pid=7) INFO 11-30 06:52:47 [logger.py:40] Received request: 'hwtune[a1] first hit'",
+    "Loading:  10%|#| 1/9 [00:00<00:01, 3.1it/s]\rLoading: 100%|##| 9/9 [00:01<00:00, 9it/s]",
+    "    at frame x",
+    "ValueError: outside of any traceback",
+    "(Worker pid=3) ERROR 11-30 06:49:30 [multiproc_executor.py:953] Traceback (most recent call last):",
+    "(Worker pid=3) ERROR 11-30 06:49:30 [multiproc_executor.py:953] ValueError: inside",
+    "",
+]
+LINES = st.sampled_from(
+    [
+        *DULL,
+        *(
+            text
+            for marker in MARKERS.markers
+            for text in (*marker.examples, *marker.counter_examples)
+        ),
+    ]
+)
+
+
+def _all_lines(text: str) -> Evidence:
+    collector = EvidenceCollector(MARKERS)
+    pieces = [
+        (number, piece)
+        for number, line in enumerate(text.split("\n"), start=1)
+        for piece in split_progress(line)
+    ]
+    collector.feed("x", pieces)
+    return collector.evidence()
+
+
+def _filtered(text: str) -> Evidence:
+    collector = EvidenceCollector(MARKERS)
+    collector.feed_blocks("x", [(1, text.encode())])
+    return collector.evidence()
+
+
+@given(st.lists(LINES, max_size=30), st.sampled_from(["\n", "\r\n"]))
+def test_nothing_is_lost(lines: list[str], end: str) -> None:
+    text = end.join(lines)
+    assert _filtered(text) == _all_lines(text)
+
+
+def _key(raw: bytes) -> bytes:
+    end = raw.find(HEADER_END)
+    return raw[end - BEFORE : end + AFTER]
+
+
+def test_a_dull_kind_is_learnt_once() -> None:
+    lines = LineFilter(MARKERS.markers)
+    raw = f"{HEAD}scheduled step 1".encode()
+    assert not lines.matters(raw, _key(raw))
+    assert _key(f"{HEAD}scheduled step 2".encode()) in lines.dull
+
+
+def test_a_kind_that_may_matter_is_never_learnt() -> None:
+    lines = LineFilter(MARKERS.markers)
+    raw = f"{HEAD}kv lcm blo".encode()
+    lines.matters(raw, _key(raw))
+    assert lines.dull == set()
+
+
+def test_literal_prefixes() -> None:
+    assert literal_prefix(r"kv lcm (?P<value>\d+)") == "kv lcm "
+    assert literal_prefix(r"\[XPU\]Setting x*") == "[XPU]Setting "
+    assert literal_prefix(r"colou?r") == "colo"
+    assert literal_prefix(r"(?:a|b)") == ""
+    assert literal_prefix(r"\d+") == ""
