@@ -75,20 +75,20 @@ class EvidenceCollector:
 
     def _feed_lines(self, file: str, first: int, lines: list[bytes], *, quotes: bool) -> None:
         """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
-        dull, tracker = self._filter.dull, self._failures
+        dull, busy = self._filter.dull, self._failures.busy
         for index, raw in enumerate(lines):
-            end = raw.find(HEADER_END, 0, 400)
+            end = raw.find(HEADER_END)
             key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
-            if key in dull and not tracker.busy and not (quotes and b"hwtune[" in raw):
+            if key in dull and not busy and not (quotes and b"hwtune[" in raw):
                 continue
-            if not tracker.busy and not self._filter.matters(raw, key):
+            if not busy and not self._filter.matters(raw, key):
                 continue
             if index:
                 self._previous = None
                 self._before = lines[index - 1]
             self._read_pieces(file, first + index, _text(raw))
             self._before = raw
-            dull = self._filter.dull
+            dull, busy = self._filter.dull, self._failures.busy
 
     def _read_pieces(self, file: str, number: int, text: str) -> None:
         for piece in split_progress(text):
