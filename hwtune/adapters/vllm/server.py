@@ -76,8 +76,10 @@ class LogCopy:
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Waits until the child's output has ended."""
+        """Waits until the child's output has ended, and lets go of it."""
         self._thread.join(timeout_s)
+        if self._child.stdout is not None and not self._thread.is_alive():
+            self._child.stdout.close()
 
     def _copy(self) -> None:
         assert self._child.stdout is not None

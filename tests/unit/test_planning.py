@@ -1,0 +1,148 @@
+"""What a launch plan adds, expects and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwtune.domain.errors import InputError, UsageError
+from hwtune.domain.launch import LaunchPlan, VllmInstall
+from hwtune.domain.planning import ServerRequest, flag_value, plan_launch, version_tuple
+from hwtune.io.model_config import load_model
+from hwtune.io.plans import read_plan, write_plan
+from hwtune.io.profiles import load_profile
+
+MODEL = Path(__file__).parents[2] / "examples" / "tiny-qwen3.5"
+PREFIX_OFF = ("--no-enable-prefix-caching", "--max-model-len", "8192")
+
+
+def plan(
+    profile: str = "cpu",
+    arm: Any = "candidate",
+    flags: tuple[str, ...] = PREFIX_OFF,
+    version: str = "0.32.0",
+    environ: dict[str, str] | None = None,
+) -> LaunchPlan:
+    request = ServerRequest(
+        model=str(MODEL),
+        shape=load_model(str(MODEL)),
+        profile=load_profile(profile),
+        profile_reference=profile,
+        arm=arm,
+        flags=flags,
+        host="127.0.0.1",
+        port=8000,
+        environ=environ or {},
+    )
+    install = VllmInstall(
+        version=version, command=("vllm", "serve"), model_as_flag=False, location="/vllm"
+    )
+    return plan_launch(
+        request, install, run_id="r", nonce="n", available=lambda name: name.endswith(".cpu")
+    )
+
+
+def test_the_baseline_adds_nothing_and_expects_vllms_own_page() -> None:
+    baseline = plan(arm="baseline")
+    assert baseline.added == ()
+    assert baseline.alignment_tokens is None
+    assert baseline.expect.block_size == 896
+    assert baseline.expect.kernels == ()
+    own = ("--host", "127.0.0.1", "--port", "8000")
+    assert baseline.argv == ("vllm", "serve", str(MODEL), *PREFIX_OFF, *own)
+
+
+def test_the_candidate_on_the_cpu_states_its_granularity() -> None:
+    candidate = plan()
+    assert [(flag.name, flag.value) for flag in candidate.added] == [("--block-size", "64")]
+    assert candidate.expect.block_size == 832
+    assert candidate.expect.padding_pct == pytest.approx(6.258, abs=1e-3)
+    assert candidate.expect.kernels == ("vendor_prefill",)
+    assert "kernel page_decode will not run: head size 64, not 256" in candidate.notes
+
+
+def test_a_block_size_of_the_user_is_kept() -> None:
+    candidate = plan(flags=("--block-size", "128", *PREFIX_OFF))
+    assert candidate.added == ()
+    assert candidate.expect.block_size == 896
+
+
+def test_on_a_gpu_the_backend_is_hwtunes_own() -> None:
+    candidate = plan("gfx936")
+    assert [(flag.name, flag.value) for flag in candidate.added] == [
+        ("--attention-backend", "CUSTOM")
+    ]
+    assert candidate.expect.backend == "CUSTOM"
+    assert candidate.expect.block_size == 832
+
+
+def test_another_backend_contradicts_the_candidate() -> None:
+    with pytest.raises(UsageError, match="--attention-backend FLASH_ATTN"):
+        plan("gfx936", flags=("--attention-backend", "FLASH_ATTN"))
+
+
+def test_before_0_20_the_page_itself_is_the_flag() -> None:
+    candidate = plan("gfx936", version="0.18.1+das.dtk2604")
+    assert ("--block-size", "832") in [(flag.name, flag.value) for flag in candidate.added]
+    assert candidate.expect.block_size == 832
+
+
+def test_a_kernel_that_is_not_shipped_is_a_note_not_an_expectation() -> None:
+    candidate = plan("gfx936")
+    assert candidate.expect.kernels == ()
+    assert any("decode.triton is not part of this hwtune" in note for note in candidate.notes)
+
+
+def test_a_plugin_allow_list_is_extended_not_replaced() -> None:
+    limited = plan(environ={"VLLM_PLUGINS": "other"})
+    assert limited.environment["VLLM_PLUGINS"] == "other,hwtune"
+    assert "VLLM_PLUGINS" not in plan().environment
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        (["--port", "1"], "1"),
+        (["--port=2"], "2"),
+        (["--port", "1", "--port=2"], "2"),
+        (["--port"], None),
+        (["--support", "1"], None),
+        ([], None),
+    ],
+)
+def test_flag_values(flags: list[str], value: str | None) -> None:
+    assert flag_value(flags, "--port") == value
+
+
+def test_underscores_name_the_same_flag() -> None:
+    assert flag_value(["--served_model_name", "x"], "--served-model-name") == "x"
+
+
+def test_a_version_that_is_none_is_named() -> None:
+    with pytest.raises(InputError, match="'nightly'"):
+        version_tuple("nightly")
+
+
+def test_a_plan_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    written = plan()
+    assert read_plan(write_plan(written, tmp_path)) == written
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not a launch plan"),
+        ("[]", "schema_version None"),
+        ('{"schema_version": 99}', "schema_version 99"),
+        ('{"schema_version": 1}', "damaged launch plan"),
+        (json.dumps({"schema_version": 1, "expect": 3}), "damaged launch plan"),
+    ],
+)
+def test_a_bad_plan_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        read_plan(path)

@@ -1,0 +1,96 @@
+"""The launcher against small programs that behave as vLLM may: no vLLM is needed to test it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwtune.adapters.vllm.planning import free_port
+from hwtune.adapters.vllm.server import serve
+from hwtune.domain.errors import ExternalFailureError, InputError
+from hwtune.domain.launch import LaunchPlan
+from tests.unit.test_planning import plan
+
+HEALTHY = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"metric 1\\n")
+    def log_message(self, *args): pass
+print("plan", os.environ["HWTUNE_PLAN"], flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def program(code: str) -> LaunchPlan:
+    port = free_port()
+    return dataclasses.replace(plan(), argv=(sys.executable, "-c", code, str(port)), port=port)
+
+
+def status(run_dir: Path) -> dict[str, object]:
+    loaded: dict[str, object] = json.loads((run_dir / "status.json").read_text())
+    return loaded
+
+
+def test_a_run_leaves_its_plan_log_metrics_and_status(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shown: list[str] = []
+    with serve(program(HEALTHY), run_dir, echo=shown.append) as server:
+        assert status(run_dir)["state"] == "ready"
+        assert server.alive()
+    assert not server.alive()
+    assert status(run_dir)["state"] == "stopped"
+    assert (run_dir / "server.log").read_text() == f"plan {run_dir / 'plan.json'}\n"
+    assert shown == [f"plan {run_dir / 'plan.json'}"]
+    assert (run_dir / "metrics.txt").read_text() == "metric 1\n"
+
+
+def test_a_child_that_dies_says_with_what_status(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    failing = program("print('no device'); raise SystemExit(3)")
+    with (
+        pytest.raises(ExternalFailureError, match="status 3 during start-up"),
+        serve(failing, run_dir),
+    ):
+        pass
+    assert status(run_dir)["state"] == "died"
+    assert status(run_dir)["exit_code"] == 3
+    assert (run_dir / "server.log").read_text() == "no device\n"
+
+
+def test_a_child_that_never_gets_healthy_is_stopped(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    silent = program("import time; time.sleep(60)")
+    with (
+        pytest.raises(ExternalFailureError, match=r"not healthy after 0\.5 s"),
+        serve(silent, run_dir, ready_timeout_s=0.5),
+    ):
+        pass
+    assert status(run_dir)["reason"] == "not healthy after 0.5 s"
+
+
+def test_two_servers_never_share_a_run_directory(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with serve(program(HEALTHY), run_dir):
+        before = (run_dir / "plan.json").read_text()
+        with (
+            pytest.raises(InputError, match="already holds a run"),
+            serve(program(HEALTHY), run_dir),
+        ):
+            pass
+        assert (run_dir / "plan.json").read_text() == before
+
+
+def test_a_run_directory_that_vanishes_does_not_stop_the_server(tmp_path: Path) -> None:
+    import shutil
+
+    run_dir = tmp_path / "run"
+    with serve(program(HEALTHY), run_dir) as server:
+        shutil.rmtree(run_dir)
+        assert server.scrape() == "metric 1\n"
+        assert server.alive()
+    assert not server.alive()
