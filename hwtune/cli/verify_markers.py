@@ -45,6 +45,21 @@ def verify_markers(
             "served or hits are expected].",
         ),
     ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            help="Two servers (run directories or logs): what differs, and is an A/B fair?",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --compare: a fact that is meant to differ besides those that another page "
+            "changes. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     form: Annotated[ReportFormat, typer.Option("--format", help="How to report.")] = "table",
 ) -> None:
     """Read a server's log, run directory or endpoints and check what really ran.
@@ -59,8 +74,10 @@ def verify_markers(
     from hwtune.domain.markers import check
     from hwtune.io.marker_sets import load_diagnoses
 
+    if compare is not None:
+        raise typer.Exit(_compare(compare, allow, form))
     if not logs and run_dir is None and url is None:
-        message = "name a log file, - for standard input, --run-dir or --url"
+        message = "name a log file, - for standard input, --run-dir, --url or --compare"
         raise UsageError(message)
     evidence = _collect(logs or [], run_dir, url, nonce)
     expected = _expected(expect or [], evidence)
@@ -117,3 +134,27 @@ def _render(report: MarkerReport, evidence: Evidence, form: ReportFormat) -> str
         return report_to_junit(report)
     show = {"table": report_to_text, "json": report_to_json, "markdown": report_to_markdown}[form]
     return show(report, evidence)
+
+
+def _compare(sides: tuple[Path, Path], allow: list[str] | None, form: ReportFormat) -> int:
+    from hwtune.domain.errors import ANSWER_IS_NO, UsageError
+    from hwtune.domain.server_compare import PAGE_FACTS, compare_servers
+    from hwtune.io.run_evidence import collect
+    from hwtune.report.server_compare import (
+        comparison_to_json,
+        comparison_to_markdown,
+        comparison_to_text,
+    )
+
+    if form == "junit":
+        message = "--compare reports as table, json or markdown"
+        raise UsageError(message)
+    show = {
+        "table": comparison_to_text,
+        "json": comparison_to_json,
+        "markdown": comparison_to_markdown,
+    }[form]
+    a, b = (collect(s) if s.is_dir() else collect(None, log_paths=[s]) for s in sides)
+    comparison = compare_servers(a, b, declared=(*PAGE_FACTS, *(allow or ())))
+    typer.echo(show(comparison))
+    return 0 if comparison.fair else ANSWER_IS_NO

@@ -1,0 +1,172 @@
+"""Two servers side by side: what differs, and whether an A/B between them is fair."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hwtune.domain.backend_names import same_backend
+from hwtune.domain.check_kernels import tallies
+from hwtune.domain.check_rules import show_value
+from hwtune.domain.evidence import Evidence, Place
+
+PAGE_FACTS = (
+    "attention_block_size",
+    "padding_pct",
+    "manager_block_size",
+    "manager_block_sizes",
+    "scheduler_block_size",
+    "mamba_block_size",
+    "hash_block_size",
+    "kernel_block_sizes",
+    "requested_block_size",
+    "user_specified_block_size",
+    "kv_cache_tokens",
+    "max_concurrency",
+    "num_gpu_blocks",
+    "kernels",
+    "flag block_size",
+)
+"""What another page is bound to change; the usual declaration of an A/B of pages."""
+_NO_CONDITION = frozenset(
+    {
+        "first_error",
+        "user_flags",
+        "startup_complete",
+        "engine_ready",
+        "served",
+        "api_server",
+        "requests_served",
+        "requests_failed",
+        "plugins_available",
+        "plugins_loaded",
+    }
+)
+"""Facts about how far a log goes or which observer is present, not about how the server runs."""
+_FLAG = "flag "
+_IRRELEVANT_FLAGS = frozenset({"port", "host", "model_tag", "uvicorn_log_level", "api_key"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One fact that is not the same on both sides."""
+
+    fact: str
+    a: str | None
+    """None: not stated."""
+    b: str | None
+    declared: bool
+    evidence_a: tuple[Place, ...] = ()
+    evidence_b: tuple[Place, ...] = ()
+
+    @property
+    def decides(self) -> bool:
+        """Whether it makes the comparison unfair: both sides state it and nobody declared it."""
+        return not self.declared and self.a is not None and self.b is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerComparison:
+    """What differs between two servers."""
+
+    differences: tuple[Difference, ...]
+    same: tuple[str, ...]
+    """Facts that both state alike."""
+    problems: tuple[str, ...]
+    """What makes either side unfit for any comparison."""
+
+    @property
+    def fair(self) -> bool:
+        """Whether an A/B between them measures only what was declared."""
+        return not self.problems and not any(item.decides for item in self.differences)
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one line."""
+        undeclared = [item.fact for item in self.differences if item.decides]
+        reasons = [*self.problems, *(f"{name} differs" for name in undeclared)]
+        if reasons:
+            return f"NOT COMPARABLE: {'; '.join(reasons)}"
+        declared = [item.fact for item in self.differences if item.declared]
+        return f"FAIR: only declared differences ({', '.join(declared) or 'none'})"
+
+
+def compare_servers(a: Evidence, b: Evidence, *, declared: Iterable[str]) -> ServerComparison:
+    """Compares all facts of two servers.
+
+    Args:
+        a: evidence of one arm.
+        b: evidence of the other.
+        declared: facts (or ``flag NAME``) that are meant to differ.
+    """
+    wanted = frozenset(declared)
+    left, right = _with_defaults(_conditions(a), _conditions(b))
+    differences, same = [], []
+    for fact in sorted({*left, *right}):
+        one, other = left.get(fact), right.get(fact)
+        if one == other or (fact == "attention_backend" and _same(one, other)):
+            same.append(fact)
+            continue
+        differences.append(
+            Difference(
+                fact=fact,
+                a=one,
+                b=other,
+                declared=fact in wanted,
+                evidence_a=a.places(fact)[:1],
+                evidence_b=b.places(fact)[:1],
+            )
+        )
+    problems = (*_problems("A", a), *_problems("B", b))
+    return ServerComparison(differences=tuple(differences), same=tuple(same), problems=problems)
+
+
+def _with_defaults(
+    left: dict[str, str], right: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """A flag that one side gave and the other, whose flags are known, did not is the default."""
+    flags = {name for name in (*left, *right) if name.startswith(_FLAG)}
+    if not all(any(name.startswith(_FLAG) for name in side) for side in (left, right)):
+        return left, right
+    defaults = dict.fromkeys(flags, "default")
+    return {**defaults, **left}, {**defaults, **right}
+
+
+def _same(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and same_backend(one, other)
+
+
+def _conditions(evidence: Evidence) -> dict[str, str]:
+    found = {
+        name: show_value(fact.value)
+        for name, fact in evidence.facts.items()
+        if name not in _NO_CONDITION
+    }
+    flags = flags_of(evidence)
+    found.update({f"{_FLAG}{name}": text for name, text in flags.items()})
+    hit = [item.kernel for item in tallies(evidence) if item.hits]
+    if evidence.has_counters:
+        found["kernels"] = ", ".join(hit) or "none"
+    return found
+
+
+def flags_of(evidence: Evidence) -> Mapping[str, str]:
+    """The flags that the user gave, as vLLM prints them; empty when they cannot be read."""
+    text = evidence.value("user_flags")
+    try:
+        flags = ast.literal_eval(text) if isinstance(text, str) else {}
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {}
+    if not isinstance(flags, dict):
+        return {}
+    return {str(k): repr(v) for k, v in flags.items() if k not in _IRRELEVANT_FLAGS}
+
+
+def _problems(side: str, evidence: Evidence) -> list[str]:
+    found = []
+    if evidence.value("first_error") is not None:
+        found.append(f"{side} failed: {evidence.value('first_error')}")
+    elif evidence.value("startup_complete") is None and evidence.value("served") is None:
+        found.append(f"{side} shows no completed start-up")
+    return found

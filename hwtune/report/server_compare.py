@@ -1,0 +1,66 @@
+"""Comparison of two servers -> text, JSON, Markdown."""
+
+from __future__ import annotations
+
+import json
+
+from hwtune.domain.evidence import Place
+from hwtune.domain.server_compare import Difference, ServerComparison
+
+
+def comparison_to_text(comparison: ServerComparison) -> str:
+    """For a terminal: one line per difference, the undeclared first."""
+    ordered = sorted(comparison.differences, key=lambda item: (not item.decides, item.fact))
+    width = max((len(item.fact) for item in ordered), default=0)
+    lines = ["differs"]
+    for item in ordered:
+        lines.append(f"  {item.fact:<{width}}  {_shown(item.a)} | {_shown(item.b)}  {_note(item)}")
+    lines += ["", f"alike: {', '.join(comparison.same) or 'nothing'}", "", comparison.summary]
+    return "\n".join(lines)
+
+
+def _note(item: Difference) -> str:
+    if item.declared:
+        return "(declared)"
+    return "(NOT DECLARED)" if item.decides else "(stated on one side only)"
+
+
+def _shown(text: str | None) -> str:
+    return "not stated" if text is None else text
+
+
+def comparison_to_json(comparison: ServerComparison) -> str:
+    """For machines."""
+    data = {
+        "schema_version": 1,
+        "fair": comparison.fair,
+        "summary": comparison.summary,
+        "problems": list(comparison.problems),
+        "same": list(comparison.same),
+        "differences": [
+            {
+                "fact": item.fact,
+                "a": item.a,
+                "b": item.b,
+                "declared": item.declared,
+                "decides": item.decides,
+                "evidence_a": [_place(place) for place in item.evidence_a],
+                "evidence_b": [_place(place) for place in item.evidence_b],
+            }
+            for item in comparison.differences
+        ],
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _place(place: Place) -> dict[str, str | int | None]:
+    return {"file": place.file, "line": place.line, "text": place.text}
+
+
+def comparison_to_markdown(comparison: ServerComparison) -> str:
+    """For a pull request."""
+    lines = [f"**{comparison.summary}**", "", "| fact | A | B | |", "|---|---|---|---|"]
+    for item in comparison.differences:
+        cells = (item.fact, _shown(item.a), _shown(item.b), _note(item))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
