@@ -11,6 +11,8 @@ from hwtune.domain.errors import InfeasibleError
 from hwtune.domain.hardware import HardwareProfile
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page_derive import derive_page
+from hwtune.domain.page_rules_backends import backend_sizes
+from hwtune.domain.page_rules_versions import select_rule
 from hwtune.domain.page_steps import PageDerivation
 
 _ALIGNMENTS = (16, 32, 64, 128, 256, 512, 1024)
@@ -75,7 +77,8 @@ def page_options(
     pages = {a: derive_page(model, placed, alignment_tokens=a) for a in wanted}
     for alignment in _ALIGNMENTS:
         _try(pages, model, placed, alignment)
-    default = pages[profile.default_alignment_tokens]
+    default = _default_page(model, placed, profile)
+    pages[profile.default_alignment_tokens] = default
     options = _distinct(pages, default, profile, memory_bytes, request_tokens)
     by_block = {option.page.block_size_tokens: option for option in options}
     required = pages[profile.required_alignment_tokens]
@@ -89,6 +92,18 @@ def page_options(
         minimum=suitable[0] if suitable else chosen,
         options=options,
     )
+
+
+def _default_page(
+    model: ModelShape, deployment: Deployment, profile: HardwareProfile
+) -> PageDerivation:
+    """vLLM's own page; with a user's --block-size the backend's smallest kernel block counts."""
+    alignment = profile.default_alignment_tokens
+    if deployment.block_size is None or not profile.base_backend:
+        return derive_page(model, deployment, alignment_tokens=alignment)
+    version = select_rule(deployment.engine, deployment.version).version
+    backend = backend_sizes(profile.base_backend, version)
+    return derive_page(model, deployment, backends=(backend,))
 
 
 def _try(

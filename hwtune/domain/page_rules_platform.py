@@ -28,6 +28,8 @@ from hwtune.domain.units import round_up
 CPU_BLOCK_SIZE = 128
 """Tokens; platforms/cpu.py CpuPlatform.check_and_update_config."""
 _XPU_GDN_MULTIPLE = 64
+GDN_CHECKPOINT_TOKENS = 64
+"""Tokens; prefill-checkpoint alignment of GDN layers whose prefill runs on FlashInfer (0.33)."""
 _RULE = "platforms/interface.py Platform._align_hybrid_block_size"
 
 
@@ -110,10 +112,22 @@ def _alignment(inputs: RuleInputs, start: int, trace: Trace) -> int:
         value, reason = max(value, 128), f"{reason}, at least 128 for MLA"
     checkpoint = inputs.deployment.prefill_checkpoint_tokens
     applies = CHECKPOINT_ALIGNMENT.holds(inputs.rule.version) and inputs.mode.mode == "align"
+    if applies and checkpoint is None and inputs.recurrent.kind == "gdn":
+        _note_checkpoints(inputs, value, trace)
     if checkpoint and applies:
         value, reason = lcm(value, checkpoint), f"lcm({reason}; prefill checkpoint {checkpoint})"
     values: dict[str, str | int | float] = {"smallest kernel block": smallest, "block size": start}
     return trace.add("alignment", reason, values, value, "tokens", inputs.rule.source_of(_RULE))
+
+
+def _note_checkpoints(inputs: RuleInputs, alignment: int, trace: Trace) -> None:
+    """0.33 looks at the device for this, which a derivation cannot."""
+    if inputs.deployment.platform == "cuda" and alignment % GDN_CHECKPOINT_TOKENS:
+        trace.note(
+            f"where GDN prefill runs on FlashInfer (by default on Hopper) this release also rounds "
+            f"to multiples of {GDN_CHECKPOINT_TOKENS}; say --prefill-checkpoint-tokens "
+            f"{GDN_CHECKPOINT_TOKENS}"
+        )
 
 
 def _chunk(inputs: RuleInputs) -> int:

@@ -18,7 +18,8 @@ NEWEST_ASCEND: Version = (0, 22, 1)
 """The newest vllm-ascend release whose rule is known."""
 
 _VERSION_TEXT = re.compile(
-    r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?P<rest>(?:[.+\-]|a|b|rc|post|dev).*)?"
+    r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?"
+    r"(?:[.\-_]?(?:a|b|rc|post|dev)\d*)*(?:[+\-][0-9A-Za-z][0-9A-Za-z.\-_]*)?"
 )
 
 

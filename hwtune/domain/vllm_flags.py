@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from hwtune.domain.deployment import Deployment
@@ -41,6 +42,8 @@ _SPECULATIVE = "--speculative-config"
 _SPECULATIVE_TOKENS = "--num-speculative-tokens"
 _SKIP_LAYERS = "--kv-cache-dtype-skip-layers"
 _UTILISATION = "--gpu-memory-utilization"
+_OTHER_FLAGS = ("--data-parallel-size", "--no-use-replayssm")
+"""Flags of vLLM whose names resemble one that moves the page."""
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -59,6 +62,20 @@ def deployment_from_flags(flags: Sequence[str]) -> tuple[Deployment, tuple[str, 
     while position < len(flags):
         position = _take(flags, position, values, notes)
     return Deployment(**values), tuple(notes)
+
+
+def misspelt_flags(flags: Sequence[str]) -> tuple[str, ...]:
+    """Remarks about flags that look like one that moves the page and are not it."""
+    known = (*_INTEGERS, *_WORDS, *_SWITCHES, _SPECULATIVE, _SKIP_LAYERS)
+    remarks = []
+    for flag in flags:
+        name = flag.partition("=")[0].replace("_", "-")
+        if not name.startswith("--") or _wanted(name) or name in known or name in _OTHER_FLAGS:
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.88)
+        if near:
+            remarks.append(f"{name} does not move the page and is ignored; did you mean {near[0]}?")
+    return tuple(remarks)
 
 
 def _take(flags: Sequence[str], at: int, values: dict[str, Any], notes: list[str]) -> int:

@@ -66,3 +66,17 @@ def read_config(path: Path) -> dict[str, Any]:
         message = f"{path}: expected a JSON object, found {type(data).__name__}"
         raise InputError(message)
     return data
+
+
+def weight_bytes(reference: str) -> int | None:
+    """Bytes of a model's weights, from its safetensors index; None when there is none.
+
+    Raises:
+        InputError: the index is no JSON object.
+    """
+    index = config_path(reference).with_name("model.safetensors.index.json")
+    if not index.is_file():
+        return None
+    metadata = read_config(index).get("metadata")
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return size if type(size) is int and size > 0 else None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from hwtune.domain.explain import Movement
+from hwtune.domain.inverse import Explanation
+from hwtune.domain.lints import Lint
 from hwtune.domain.page import PageDerivation, PageOption, PageOptions
-from hwtune.domain.units import format_bytes, format_count
-from hwtune.report.tables import Cell, Column, Format, Table, columns, render
+from hwtune.domain.units import format_count
+from hwtune.report.matrix import explanations_table
+from hwtune.report.tables import Cell, Column, Format, Table, columns, render, table_records
 
 _STEP_COLUMNS = columns(
     "name=step", "rule=rule", "inputs=inputs", "value=value", "unit=unit", "source=source"
@@ -145,8 +151,37 @@ def option_record(option: PageOption) -> dict[str, Any]:
     return record
 
 
-def options_record(options: PageOptions, *, explain: bool) -> dict[str, Any]:
-    """All of it for machines."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Everything derive-page says about one deployment."""
+
+    options: PageOptions
+    lints: tuple[Lint, ...]
+    movements: tuple[Movement, ...] = ()
+    equivalents: tuple[Explanation, ...] = ()
+    neighbours: tuple[int, int] | None = None
+    remarks: tuple[str, ...] = ()
+    """Answers to questions such as why another page is not the one."""
+    explain: bool = False
+
+
+def show_answer(answer: Answer, kind: Format) -> str:
+    """The whole answer in one of the formats."""
+    if kind is Format.JSON:
+        return json.dumps(_answer_record(answer), indent=2, allow_nan=False)
+    options = answer.options
+    table = options_table(options)
+    if kind is Format.CSV:
+        return render(steps_table(options.required.page) if answer.explain else table, kind)
+    parts = [headline(options), render(table, kind)]
+    if answer.explain:
+        parts += _explanation(answer, kind)
+    parts.append("\n".join(_remarks(answer)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _answer_record(answer: Answer) -> dict[str, Any]:
+    options = answer.options
     record: dict[str, Any] = {
         "model": options.default.page.model.source,
         "profile": options.profile.name,
@@ -154,14 +189,46 @@ def options_record(options: PageOptions, *, explain: bool) -> dict[str, Any]:
         "required": option_record(options.required),
         "minimum": option_record(options.minimum),
         "options": [option_record(option) for option in options.options],
+        "lints": [asdict(lint) for lint in answer.lints],
+        "remarks": list(answer.remarks),
     }
-    if explain:
+    if answer.explain:
         record["steps"] = steps_record(options.required.page)
+        record["movements"] = [asdict(item) for item in answer.movements]
+        record["equivalents"] = table_records(explanations_table(answer.equivalents))
     return record
 
 
+def _explanation(answer: Answer, kind: Format) -> list[str]:
+    page = answer.options.required.page
+    parts = [render(steps_table(page, f"How {page.block_size_tokens} comes about"), kind)]
+    lines = [
+        f"{item.setting} {item.value}: without it the page would be {item.block_size_without}"
+        for item in answer.movements
+    ]
+    if answer.neighbours:
+        smaller, larger = answer.neighbours
+        below = f"none smaller than {page.block_size_tokens}" if not smaller else f"{smaller} below"
+        lines.append(f"Pages that suit the kernels: {below}, next larger {larger}")
+    parts.append("\n".join(lines))
+    if answer.equivalents:
+        title = (
+            f"Other settings that also give {page.block_size_tokens}; the padding tells them apart"
+        )
+        parts.append(render(explanations_table(answer.equivalents, title), kind))
+    return parts
+
+
+def _remarks(answer: Answer) -> Iterator[str]:
+    yield from answer.remarks
+    for lint in answer.lints:
+        yield f"{lint.level}: {lint.text} [{lint.name}]"
+    for note in answer.options.required.page.notes:
+        yield f"note: {note}"
+
+
 def headline(options: PageOptions) -> str:
-    """The two or three lines above the table."""
+    """The lines above the table."""
     page = options.default.page
     lines = [
         f"{page.model.architecture} ({page.model.family}) on {options.profile.title}",
@@ -170,35 +237,24 @@ def headline(options: PageOptions) -> str:
     if not page.hybrid or page.state_bytes is None:
         lines.append(f"Not hybrid: nothing to derive, the block size is {page.block_size_tokens}.")
         return "\n".join(lines)
-    lines.append(
-        f"State {format_count(page.state_bytes)} B ({format_bytes(page.state_bytes)}) and "
-        f"{format_count(page.attention_bytes_per_token)} B per token, per layer and rank; "
-        f"prefix caching {'on' if page.enable_prefix_caching else 'off'}, "
-        f"mamba cache mode {page.mamba_cache_mode}"
-    )
-    lines.append(
-        f"Default page {page.block_size_tokens} -> {options.required.page.block_size_tokens} for "
-        f"the kernels of {options.profile.name}"
-    )
+    lines += [_state_line(page), _result_line(options)]
     return "\n".join(lines)
 
 
-def show_options(options: PageOptions, kind: Format, *, explain: bool) -> str:
-    """The whole answer in one of the formats."""
-    if kind is Format.JSON:
-        return json.dumps(options_record(options, explain=explain), indent=2)
-    table = options_table(options)
-    if kind is Format.CSV:
-        return render(steps_table(options.required.page) if explain else table, kind)
-    parts = [headline(options), render(table, kind)]
-    if explain:
-        parts.append(_explained(options, kind))
-    notes = options.required.page.notes
-    if notes:
-        parts.append("\n".join(f"note: {note}" for note in notes))
-    return "\n\n".join(parts)
+def _state_line(page: PageDerivation) -> str:
+    caching = "on" if page.enable_prefix_caching else "off"
+    return (
+        f"State {format_count(page.state_bytes or 0)} B, attention "
+        f"{format_count(page.attention_bytes_per_token)} B per token, per layer and rank; "
+        f"prefix caching {caching}, mamba cache mode {page.mamba_cache_mode}"
+    )
 
 
-def _explained(options: PageOptions, kind: Format) -> str:
-    page = options.required.page
-    return render(steps_table(page, f"How {page.block_size_tokens} comes about"), kind)
+def _result_line(options: PageOptions) -> str:
+    default, required = options.default.page, options.required.page
+    if default.block_size_tokens == required.block_size_tokens:
+        return f"Page {default.block_size_tokens}, as {options.profile.name} needs it"
+    return (
+        f"Page {default.block_size_tokens} by default, {required.block_size_tokens} for the kernels "
+        f"of {options.profile.name}"
+    )

@@ -1,0 +1,179 @@
+"""What derive-page does for each kind of question: load, compute, render."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from hwtune.domain import explain
+from hwtune.domain.batch import batch_record
+from hwtune.domain.deployment import Deployment
+from hwtune.domain.errors import UsageError
+from hwtune.domain.hardware import HardwareProfile
+from hwtune.domain.inverse import explain_observed
+from hwtune.domain.lints import lint_page
+from hwtune.domain.matrix import derive_matrix, parse_axes
+from hwtune.domain.model import ModelShape, StateRequest
+from hwtune.domain.page import PageOptions, page_options
+from hwtune.domain.page_options import kernel_multiple, profile_deployment
+from hwtune.domain.page_rules_versions import NEWEST
+from hwtune.families.sizes import known_sizes
+from hwtune.io.batch import read_cases
+from hwtune.io.model_config import load_model, weight_bytes
+from hwtune.report.derivation import Answer, show_answer
+from hwtune.report.matrix import explanations_table, matrix_table
+from hwtune.report.tables import Format, render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One model on one machine, and how to print the answer."""
+
+    reference: str
+    """Path of the model."""
+    deployment: Deployment
+    profile: HardwareProfile
+    format: Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the user said about memory, in bytes per rank."""
+
+    kv_cache: int | None
+    device: int | None
+    weights: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What else the user wants to know."""
+
+    explain: bool
+    request_tokens: int | None
+    prompt_tokens: int | None
+    why_not: int | None
+
+
+def configured(
+    profile: HardwareProfile, engine: str | None, alignment: int | None
+) -> HardwareProfile:
+    """The profile with the engine and the default granularity that the user names."""
+    if engine is not None:
+        profile = replace(profile, engine=engine)  # type: ignore[arg-type]
+    if alignment is not None:
+        profile = replace(profile, default_alignment_tokens=alignment, base_backend="")
+    return profile
+
+
+def placed(deployment: Deployment, profile: HardwareProfile) -> Deployment:
+    """The deployment on the profile's platform."""
+    return profile_deployment(deployment, profile)
+
+
+def page_answer(request: Request, memory: Memory, asked: Questions) -> str:
+    """The default question: which page, and what does it cost."""
+    model = load_model(request.reference)
+    size, remarks = _kv_memory(request, memory)
+    options = page_options(
+        model,
+        request.deployment,
+        request.profile,
+        memory_bytes=size,
+        request_tokens=asked.request_tokens,
+    )
+    if asked.why_not is not None and options.default.page.hybrid:
+        remarks += (explain.why_not(options, asked.why_not, size),)
+    lints = lint_page(
+        options.required.page,
+        kernel_multiple=kernel_multiple(request.profile),
+        prompt_tokens=asked.prompt_tokens,
+        fits=options.required.capacity,
+    )
+    answer = Answer(options=options, lints=lints, remarks=remarks)
+    if asked.explain and options.default.page.hybrid:
+        answer = _explained(answer, options, request.profile.required_alignment_tokens)
+    return show_answer(replace(answer, explain=asked.explain), request.format)
+
+
+def _explained(answer: Answer, options: PageOptions, alignment: int) -> Answer:
+    page = options.required.page
+    return replace(
+        answer,
+        movements=explain.movements(page, alignment),
+        equivalents=explain.equivalents(page, alignment),
+        neighbours=explain.neighbours(options),
+    )
+
+
+def _kv_memory(request: Request, memory: Memory) -> tuple[int | None, tuple[str, ...]]:
+    """Bytes for the KV cache, and how they were found."""
+    if memory.kv_cache is not None:
+        return memory.kv_cache, ()
+    device = memory.device or request.profile.memory_bytes
+    share = request.deployment.gpu_memory_utilization
+    if share is None or (device is None and memory.device is None):
+        if memory.device is not None:
+            message = "--device-memory needs --gpu-memory-utilization"
+            raise UsageError(message)
+        return None, ()
+    total = weight_bytes(request.reference)
+    ranks = request.deployment.tensor_parallel_size * request.deployment.pipeline_parallel_size
+    weights = memory.weights or (total // ranks if total else None)
+    if device is None or weights is None:
+        return None, ("no capacity: give --weight-bytes or --kv-cache-memory",)
+    left = int(device * share) - weights
+    if left <= 0:
+        return None, ("no capacity: the weights leave no memory for the cache",)
+    note = "capacity is an upper bound: activations and captured graphs are not subtracted"
+    return left, (note,)
+
+
+def matrix_answer(request: Request, words: list[str]) -> str:
+    """One row per combination of the axes."""
+    axes = parse_axes([word for text in words for word in text.split()])
+    model = load_model(request.reference)
+    alignment = request.profile.default_alignment_tokens
+    table = matrix_table(derive_matrix(model, request.deployment, alignment, axes))
+    return render(table, request.format)
+
+
+def observed_answer(request: Request, observed: int, padding: float | None) -> tuple[str, bool]:
+    """(table, whether anything prints the page)."""
+    model = load_model(request.reference)
+    models = [("as asked", model)]
+    if model.family == "gdn":
+        models += [(name, shape) for name, shape in known_sizes() if not _same_size(shape, model)]
+    alignment = request.profile.default_alignment_tokens
+    found = explain_observed(models, request.deployment, alignment, observed, padding)
+    shown = f"{observed}" if padding is None else f"{observed} with {padding} % padding"
+    if not found and request.format is Format.TABLE:
+        return f"Nothing near this deployment prints a page of {shown}.", False
+    title = f"What prints a page of {shown}, fewest changes first"
+    return render(explanations_table(found, title), request.format), bool(found)
+
+
+def _same_size(shape: ModelShape, model: ModelShape) -> bool:
+    """Whether a published size has the model's attention and state, so that it explains nothing."""
+    if model.recurrent is None or shape.recurrent is None:
+        return False
+    one = StateRequest(
+        tensor_parallel_size=1,
+        num_speculative_tokens=0,
+        model_dtype="bfloat16",
+        conv_dtype="bfloat16",
+        ssm_dtype="float32",
+        version=NEWEST,
+    )
+    mine, theirs = model.attention, shape.attention
+    heads = (mine.num_kv_heads, mine.head_size) == (theirs.num_kv_heads, theirs.head_size)
+    return heads and shape.recurrent.state_tensors(one) == model.recurrent.state_tensors(one)
+
+
+def batch_records(reference: str, version: str | None) -> Iterator[dict[str, Any]]:
+    """The answer to each case of a JSONL file."""
+    load = cache(load_model)
+    for case in read_cases(reference):
+        yield batch_record(case, version, load)
