@@ -39,7 +39,8 @@ def wait_until_serving(served: Served) -> None:
         if "serving at" in line or time.monotonic() > deadline:
             break
     if served.process.poll() is not None or "serving at" not in served.output[-1]:
-        pytest.fail("the server did not come up:\n" + "".join(served.output[-40:]))
+        said = [line for line in served.output if line.startswith("hwtune")]
+        pytest.fail("the server did not come up:\n" + "".join(said))
 
 
 @pytest.fixture(scope="session")

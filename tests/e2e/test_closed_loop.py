@@ -52,7 +52,7 @@ def test_the_candidate_gets_the_minimum_compatible_page(candidate: Served) -> No
 def test_both_arms_give_the_same_text_and_only_the_candidate_hits(
     baseline: Served, candidate: Served
 ) -> None:
-    for length in (1, 63, 64, 831, 832, 833, 1700):
+    for length in (2, 63, 64, 831, 832, 833, 1700):
         assert candidate.complete(prompt(length)) == baseline.complete(prompt(length))
     hits = {served.run_dir: kernel_hits(served.run_dir) for served in (baseline, candidate)}
     assert set(hits[baseline.run_dir]) == set()

@@ -11,6 +11,8 @@ from hwtune.domain.kernel import KernelSpec
 
 PROBE_OUTPUT_TOKENS = 4
 PROBE_TIMEOUT_S = 600.0
+SHORTEST_PROBE_TOKENS = 32
+"""vLLM 0.32's CPU build dies of a one-token prompt to a GDN model (causal_conv1d_fwd_cpu)."""
 _LOWEST_TOKEN, _HIGHEST_TOKEN = 10, 500
 """Token ids that exist in every vocabulary and are no special tokens in the usual ones."""
 
@@ -44,7 +46,7 @@ def probe(server: RunningServer) -> str | None:
 
 def _length(server: RunningServer) -> int:
     expected = [k for k in server.plan.kernels if k.name in server.plan.expect.kernels]
-    return max([1, *(_needed_tokens(kernel) for kernel in expected)])
+    return max([SHORTEST_PROBE_TOKENS, *(_needed_tokens(kernel) for kernel in expected)])
 
 
 def _needed_tokens(kernel: KernelSpec) -> int:
