@@ -6,11 +6,12 @@ caching change the page?
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.check_records import Check, MarkerReport
-from hwtune.domain.check_rules import bound_pages, page_seen, show_value
+from hwtune.domain.check_rules import NOT_STATED, bound_pages, page_seen, show_value
 from hwtune.domain.evidence import Evidence, Place
 
 BLOCK_FACTS = (
@@ -49,7 +50,9 @@ def answers(evidence: Evidence, report: MarkerReport) -> tuple[Answer, ...]:
 
 def _layout(evidence: Evidence, check: Check | None) -> Answer:
     seen, places = page_seen(evidence)
-    if check is not None:
+    if check is not None and seen is None and check.status == "failed":
+        text = f"cannot tell: planned {check.expected}, and nothing states the page"
+    elif check is not None:
         verdict = "yes" if check.status == "passed" else "no"
         text = f"{verdict}: planned {check.expected}, seen {check.seen}"
     elif seen is None:
@@ -125,6 +128,8 @@ def _prefix_caching(evidence: Evidence, checks: dict[str, Check]) -> Answer:
         text = f"{state}; without a planned page nothing to compare with"
     elif page.status == "passed":
         text = f"no: the page is as planned; {state}"
+    elif page.seen == NOT_STATED:
+        text = f"cannot tell: nothing states the page; {state}"
     elif check.status == "failed":
         text = f"likely: {state}, planned {check.expected}, and the page differs"
     else:
@@ -135,12 +140,7 @@ def _prefix_caching(evidence: Evidence, checks: dict[str, Check]) -> Answer:
 def remarks(evidence: Evidence) -> tuple[str, ...]:
     """What a careful reader would note: contradictions, and what they mean."""
     found = [*evidence.notes]
-    page, scheduler = evidence.value("attention_block_size"), evidence.value("scheduler_block_size")
-    if isinstance(page, int) and isinstance(scheduler, int) and page != scheduler:
-        found.append(
-            f"attention page {page} and scheduler block {scheduler} are both true: the page line "
-            "is printed before the engine settles the block over all KV-cache groups"
-        )
+    found.extend(_blocks_apart(evidence))
     found.extend(_others(evidence))
     found.extend(_capacity(evidence))
     if evidence.request_errors:
@@ -158,6 +158,26 @@ def remarks(evidence: Evidence) -> tuple[str, ...]:
             f"vLLM does not know these variables (a private switch or a typo): {show_value(unknown)}"
         )
     return tuple(found)
+
+
+def _blocks_apart(evidence: Evidence) -> list[str]:
+    page, scheduler = evidence.value("attention_block_size"), evidence.value("scheduler_block_size")
+    groups, mamba = evidence.value("manager_block_sizes"), evidence.value("mamba_block_size")
+    sizes = [size for size in groups if isinstance(size, int)] if isinstance(groups, tuple) else []
+    found = []
+    if isinstance(page, int) and isinstance(scheduler, int) and page != scheduler:
+        text = f"attention page {page} and scheduler block {scheduler} are both true: "
+        if sizes and math.lcm(*sizes) == scheduler:
+            text += f"the scheduler counts in the least common multiple of the groups {sizes}"
+        else:
+            text += "the page line is printed before the engine settles the block over all groups"
+        found.append(text)
+    if isinstance(mamba, int) and sizes and mamba not in sizes:
+        found.append(
+            f"mamba_block_size {mamba} is no block of the groups {sizes}: /metrics shows the "
+            "engine process's copy, which is older than what the worker resolved"
+        )
+    return found
 
 
 _LOUD = ("attention_block_size", "padding_pct", "prefix_caching", "vllm_version", "kv_cache_tokens")

@@ -49,6 +49,8 @@ class RequestRecord:
     """Hash of the token ids sent: equal in both arms, or the pair is void."""
     started_unix_s: float
     ended_unix_s: float
+    client_late_s: float = 0.0
+    """Longest stretch in which the client was not given the processor to read its socket."""
     ttft_s: float | None = None
     """To the first chunk that carries a token. An early role-only chunk is not one."""
     e2el_s: float | None = None

@@ -11,6 +11,7 @@ from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, Mark, Place, Value
 from hwtune.domain.launch import Expectation
 
+NOT_STATED = "not stated"
 _PADDING_TOLERANCE_PCT = 0.0051
 """vLLM prints two decimals."""
 
@@ -80,7 +81,7 @@ def page_check(evidence: Evidence, wanted: int) -> Check:
             f"expected {wanted}; no line states the attention page (the log lacks the start-up "
             "part, the model is not hybrid, or the page was already large enough)"
         )
-        return _result("page", question, "failed", str(wanted), "not stated", reason, ())
+        return _result("page", question, "failed", str(wanted), NOT_STATED, reason, ())
     status: CheckStatus = "passed" if seen == wanted else "failed"
     reason = "" if seen == wanted else f"expected {wanted} tokens, vLLM chose {seen}"
     return _result("page", question, status, str(wanted), str(seen), reason, places)
@@ -124,7 +125,7 @@ def _cache_mode(evidence: Evidence, wanted: str) -> Check:
         reason = "" if off else "the mode is not stated"
         status: CheckStatus = "passed" if off else "skipped"
         places = evidence.places("prefix_caching")
-        seen = "prefix caching off" if off else "not stated"
+        seen = "prefix caching off" if off else NOT_STATED
         return _result("mamba_cache_mode", question, status, wanted, seen, reason, places)
     return _compare(
         evidence,
@@ -161,7 +162,7 @@ def _compare(
     seen = evidence.value(fact)
     if seen is None:
         reason = "nothing in the input states it"
-        return _result(name, question, "skipped", wanted, "not stated", reason, ())
+        return _result(name, question, "skipped", wanted, NOT_STATED, reason, ())
     shown = show_value(seen)
     return _result(
         name,
@@ -183,7 +184,7 @@ def _named_fact(evidence: Evidence, name: str, wanted: str) -> Check:
     if check.status != "skipped":
         return check
     reason = f"expected {wanted}; nothing in the input states it"
-    return _result(name, check.question, "failed", wanted, "not stated", reason, ())
+    return _result(name, check.question, "failed", wanted, NOT_STATED, reason, ())
 
 
 def _agreement(evidence: Evidence) -> Iterator[Check]:

@@ -115,8 +115,6 @@ class EvidenceCollector:
     def _take(self, line: LogLine) -> None:
         self._failures.feed(line, place_of(line), started=self._started)
         matches = tuple(match_line(line, self._markers))
-        if any(match.marker.kind == "ignore" for match in matches):
-            return
         for match in matches:
             self._apply(match, line)
         if "hwtune[" in line.message and not any(m.marker.kind == "hwtune" for m in matches):
@@ -130,6 +128,8 @@ class EvidenceCollector:
             self._failures.fatal(line.message.strip(), place, started=self._started)
         elif marker.kind == "fallback" and len(self._fallbacks) < _MAX_FALLBACKS:
             self._fallbacks.append(place)
+        elif marker.kind == "request error":
+            self._failures.request_errors += 1
         if marker.once:
             self._drop(marker)
         if marker.fact is not None and match.value is not None:

@@ -172,16 +172,21 @@ def _exponentials(interval: tuple[float, float]) -> tuple[float, float]:
 
 
 def log_ratio(metric: Metric, block: BlockPair) -> float:
-    """log(candidate / baseline): mean over the block's prompts, or of the block's throughputs."""
+    """log(candidate / baseline) of one pair of blocks: of mean latencies, or of throughputs.
+
+    Both means run over the same prompts. A mean of logarithms would be ruled by a single answer
+    whose tokens happened to be read all at once (TPOT 0).
+    """
     read = _LATENCIES.get(metric.name)
     if read is None:
         return math.log(_throughput(metric, block, 1) / _throughput(metric, block, 0))
-    return mean([math.log(_positive(read(b)) / _positive(read(a))) for a, b in block])
+    baseline, candidate = (mean([read(pair[side]) or 0.0 for pair in block]) for side in (0, 1))
+    return math.log(_positive(candidate) / _positive(baseline))
 
 
 def _positive(seconds: float | None) -> float:
-    """A clock cannot resolve less than a nanosecond; a logarithm needs more than nothing."""
-    return max(seconds or 0.0, 1e-9)
+    """A logarithm needs more than nothing: no less than a microsecond, which is below every read."""
+    return max(seconds or 0.0, 1e-6)
 
 
 def _throughput(metric: Metric, block: BlockPair, side: int) -> float:
@@ -189,7 +194,7 @@ def _throughput(metric: Metric, block: BlockPair, side: int) -> float:
     first = min(record.started_unix_s for record in records)
     last = max(record.ended_unix_s for record in records)
     amount = len(records)
-    if metric is OUTPUT_THROUGHPUT or metric == OUTPUT_THROUGHPUT:
+    if metric == OUTPUT_THROUGHPUT:
         amount = sum(record.output_tokens or 0 for record in records)
     return amount / _positive(last - first)
 

@@ -44,6 +44,7 @@ def _plugin_symptoms(evidence: Evidence) -> dict[str, str]:
     symptoms = {
         "registered": _yes("registered" in kinds),
         "observing": _yes("observing" in kinds),
+        "plugin_present": _yes(bool(kinds & {"registered", "observing"})),
         "layer_bound": _yes("layer bound" in kinds),
         "foreign_marks": _yes(evidence.foreign_marks > 0),
         "refused": refused[0].fields.get("reason", "no reason") if refused else "",
@@ -81,7 +82,10 @@ def _plan_symptoms(evidence: Evidence) -> dict[str, str]:
     plan, version = evidence.plan, evidence.value("vllm_version")
     if plan is None:
         return {}
-    symptoms = {"planned_version": plan.vllm_version}
+    symptoms = {
+        "planned_version": plan.vllm_version,
+        "planned_block_size": _yes(any(item.split("=")[0] == "--block-size" for item in plan.argv)),
+    }
     if isinstance(version, str):
         same = version.split("+")[0] == plan.vllm_version.split("+")[0]
         symptoms["version_differs"] = _yes(not same)

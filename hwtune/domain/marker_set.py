@@ -10,7 +10,7 @@ from typing import Literal
 from hwtune.domain.evidence import Value
 from hwtune.domain.log_lines import LogLine
 
-MarkerKind = Literal["fact", "fatal", "fallback", "hwtune", "ignore"]
+MarkerKind = Literal["fact", "fatal", "fallback", "hwtune", "request error"]
 ValueType = Literal["int", "float", "str", "bool", "list", "ints"]
 Merge = Literal["first", "last", "min", "max", "union"]
 

@@ -16,9 +16,11 @@ _LABEL = re.compile(r'(?P<key>[A-Za-z_]\w*)="(?P<value>(?:[^"\\]|\\.)*)"')
 _MAX_LINE = 65_536
 _RANK = 20
 """The engine's own account outranks log lines, which are printed before the last change."""
+_BELOW_THE_LOG = 9
 
 CACHE_CONFIG_FACTS: Mapping[str, tuple[str, ValueType]] = {
     "block_size": ("scheduler_block_size", "int"),
+    "effective_attention_block_size": ("attention_block_size", "int"),
     "mamba_block_size": ("mamba_block_size", "int"),
     "hash_block_size": ("hash_block_size", "int"),
     "enable_prefix_caching": ("prefix_caching", "bool"),
@@ -29,7 +31,8 @@ CACHE_CONFIG_FACTS: Mapping[str, tuple[str, ValueType]] = {
 }
 """Label of ``vllm:cache_config_info`` -> fact. Source: vllm/v1/metrics/loggers.py and
 vllm/config/cache.py (metrics_info), 0.8 to 0.33; ``block_size`` there is the smallest over the
-KV-cache groups once the engine has started."""
+KV-cache groups once the engine has started, and ``mamba_block_size`` is the engine process's copy,
+which a worker of its own process does not update."""
 
 _SERVED: Mapping[str, str] = {"vllm:request_success_total": "requests_served"}
 
@@ -78,7 +81,8 @@ def metric_sightings(text: str, file: str) -> Iterator[Sighting]:
             if value is not None:
                 shown = f'{sample.name}{{{label}="{sample.labels[label]}"}}'
                 place = Place(file=file, line=sample.line, process=None, time=None, text=shown)
-                yield Sighting(fact=fact, value=value, rank=_RANK, place=place)
+                rank = _BELOW_THE_LOG if fact == "attention_block_size" else _RANK
+                yield Sighting(fact=fact, value=value, rank=rank, place=place)
     for fact, total in served.items():
         place = Place(file=file, line=None, process=None, time=None, text=f"{fact} {total:g}")
         yield Sighting(fact=fact, value=int(total), rank=_RANK, place=place)

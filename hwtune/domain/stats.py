@@ -10,7 +10,7 @@ from hwtune.domain.bench import Verdict
 from hwtune.domain.workload import MINIMUM_PAIRS
 
 _RESAMPLES = 9999
-_MOST_BLOCKS_TO_PROMISE = 10_000
+_MOST_BLOCKS_TO_PROMISE = 1000
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -105,11 +105,11 @@ def judge(
 def _more_blocks(estimate: float, half_width: float, margin: float, count: int) -> int:
     """Pairs to add until the interval, shrinking with 1/sqrt(n), would exclude 1 or fit."""
     wanted = max(abs(estimate), margin - abs(estimate))
-    total = count * (half_width / wanted) ** 2
-    return max(1, math.ceil(min(total, _MOST_BLOCKS_TO_PROMISE)) - count)
+    more = count * (half_width / wanted) ** 2 - count
+    return max(1, math.ceil(min(more, _MOST_BLOCKS_TO_PROMISE)))
 
 
 def _inconclusive(more: int) -> Verdict:
-    shown = f"{'over' if more >= _MOST_BLOCKS_TO_PROMISE / 2 else 'about'} {more}"
+    shown = f"{'over' if more >= _MOST_BLOCKS_TO_PROMISE else 'about'} {more}"
     noun = "block" if more == 1 else "blocks"
     return Verdict(kind="inconclusive", text=f"inconclusive: {shown} more {noun} would decide")

@@ -55,6 +55,7 @@ def tier_gates(
         _equal(pairs, "input tokens", lambda record: record.prompt_tokens),
         _output_tokens(pairs, output_tokens),
         _degenerate(pairs),
+        _client_on_time(records),
     )
 
 
@@ -114,6 +115,18 @@ def _degenerate(pairs: Sequence[Pair]) -> Gate:
         problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
     same = " (the same text in both arms)" if any(counts) and not problem else ""
     return gate("sane output", problem, f"degenerate: {shown}{same}")
+
+
+def _client_on_time(records: Sequence[RequestRecord]) -> Gate:
+    """Red when a tenth of the requests was read late by a tenth of their own duration.
+
+    A late client reports a long TTFT and a short TPOT, whatever the server did.
+    """
+    late = [r for r in records if r.e2el_s is not None and r.client_late_s > 0.1 * r.e2el_s]
+    worst_ms = max((record.client_late_s for record in records), default=0.0) * 1e3
+    shown = f"read late in {len(late)} of {len(records)} requests, at worst by {worst_ms:.0f} ms"
+    problem = f"the client got no processor: {shown}" if len(late) * 10 > len(records) else ""
+    return gate("client on time", problem, shown)
 
 
 def plan_difference_gate(baseline: LaunchPlan, candidate: LaunchPlan) -> Gate:
