@@ -152,10 +152,9 @@ def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:
         sys.stdout.write(render(comparison, form))
     missing = session.missing()
     if missing:
-        sys.stderr.write(
-            f"missing: {missing}; hwtune ab-bench serving --resume {session.run_dir}\n"
-        )
-    sys.stderr.write(f"run directory: {session.run_dir}\n")
+        _echo(f"missing: {missing}")
+        _echo(f"continue with: hwtune ab-bench serving --resume {session.run_dir}")
+    _echo(f"run directory: {session.run_dir}")
     if error is not None:
         raise error
     if interrupted:

@@ -31,6 +31,10 @@ class ArmServer(Protocol):
         """What its log and counters prove so far."""
         ...
 
+    def cause_of_death(self) -> str | None:
+        """The first thing that went wrong in its log, or None when that is not known."""
+        ...
+
     def stop(self) -> None:
         """Ends every process that ``start`` began. Allowed at any time, and twice."""
         ...
@@ -45,7 +49,7 @@ class UrlArm:
         self._run_dir = run_dir
 
     def start(self) -> str:
-        """Raises InputError when the run directory is not there."""
+        """Its URL."""
         return self._url
 
     def verify(self, *, require_kernel_hits: bool) -> ArmProof:
@@ -53,6 +57,10 @@ class UrlArm:
         if self._run_dir is None:
             return ArmProof(arm=self.arm, passed=None, summary="no run directory was given")
         return _verify(self.arm, self._run_dir, require_kernel_hits)
+
+    def cause_of_death(self) -> str | None:
+        """What its log says, when its run directory is known."""
+        return None if self._run_dir is None else _cause(self._run_dir)
 
     def stop(self) -> None:
         """Nothing: it is not ours."""
@@ -74,11 +82,13 @@ class ServedArm:
         from hwtune.adapters.vllm.server import serve
 
         self._current = self._fresh_directory()
-        server = self._stack.enter_context(
-            serve(self.plan, self._current, echo=None, ready_timeout_s=self._timeout_s)
-        )
-        url: str = server.url
-        return url
+        starting = serve(self.plan, self._current, echo=None, ready_timeout_s=self._timeout_s)
+        try:
+            return self._stack.enter_context(starting).url
+        except ExternalFailureError as error:
+            cause = self.cause_of_death()
+            message = f"{self.arm}: {cause}; {error}" if cause else f"{self.arm}: {error}"
+            raise ExternalFailureError(message) from None
 
     def _fresh_directory(self) -> Path:
         """arms/baseline, then arms/baseline-2 … so that a resume overwrites no evidence."""
@@ -92,6 +102,10 @@ class ServedArm:
         """The marker check over the current server's run directory."""
         return _verify(self.arm, self._current, require_kernel_hits)
 
+    def cause_of_death(self) -> str | None:
+        """From the current server's log."""
+        return _cause(self._current)
+
     def stop(self) -> None:
         """Ends the server and its workers."""
         self._stack.close()
@@ -102,6 +116,12 @@ def _verify(arm: Arm, run_dir: Path, require_kernel_hits: bool) -> ArmProof:
 
     report = verify_run(run_dir, require_kernel_hits=require_kernel_hits)
     return ArmProof(arm=arm, passed=report.passed, summary=report.summary)
+
+
+def _cause(run_dir: Path) -> str | None:
+    from hwtune.adapters.vllm.verify import cause_of_death
+
+    return cause_of_death(run_dir) if run_dir.is_dir() else None
 
 
 def served_arms(

@@ -223,6 +223,7 @@ class Runner:
                 self._keep(replace(failed[-1], failure="connect error", detail=gone), [])
         if not gone:
             return
+        gone = self._arms[block.arm].cause_of_death() or gone
         message = (
             f"{block.arm}: the server is gone in tier {block.tier.name}, block"
             f" {block.pair + 1} of {self._design.pairs} ({gone}); {self.progress.done} of"

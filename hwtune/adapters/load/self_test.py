@@ -34,14 +34,14 @@ FAULTS: tuple[tuple[Fault, FailureReason], ...] = (
 """What the mock plays, and what the client must call it."""
 
 
-def check_speed(streams: Sequence[int]) -> Iterator[ClientCheck]:
+def check_speed(streams: Sequence[int], mock_prefix: Sequence[str] = ()) -> Iterator[ClientCheck]:
     """One check per concurrency, each on a fresh mock in a process of its own.
 
     Raises:
         ExternalFailureError: the mock does not start.
     """
     for count in streams:
-        with mock_process(TRUTH) as url:
+        with mock_process(TRUTH, mock_prefix) as url:
             yield _check(url, count)
 
 
