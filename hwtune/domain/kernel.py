@@ -72,6 +72,8 @@ class CallShape:
     context_len: int
     """Longest sequence in tokens, new tokens included."""
     causal: bool = True
+    fused_output: bool = False
+    """Whether the caller wants the output quantised in the same pass."""
 
 
 def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
@@ -140,4 +142,6 @@ def call_refusal(when: KernelConditions, call: CallShape) -> str | None:
         return f"context shorter than {when.min_context_len}"
     if not call.causal:
         return "not causal"
+    if call.fused_output:
+        return "fused output quantisation"
     return None

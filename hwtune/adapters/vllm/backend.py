@@ -46,8 +46,9 @@ class DispatchingImpl:
         **kwargs: Any,
     ) -> torch.Tensor:
         """vLLM's ``AttentionImpl.forward``, same arguments and result."""
-        if attn_metadata is not None and not args and not _given(kwargs):
-            kernel = self._select(layer, query, kv_cache, attn_metadata)
+        if attn_metadata is not None:
+            more = bool(args) or any(value is not None for value in kwargs.values())
+            kernel = self._select(layer, query, kv_cache, attn_metadata, more)
             if kernel is not None and self._run(
                 kernel, layer, query, kv_cache, attn_metadata, output
             ):
@@ -58,14 +59,19 @@ class DispatchingImpl:
         return result
 
     def _select(
-        self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: Any,
+        fused_output: bool,
     ) -> BoundKernel | None:
         try:
             dispatcher = self._hwtune
             if dispatcher is None:
                 traits = self.layer_traits(layer, query, kv_cache)
                 dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
-            return dispatcher.select(_call_shape(metadata))
+            return dispatcher.select(_call_shape(metadata, fused_output))
         except Exception as error:
             # Law: nothing of ours may break a request. The layer is served by vLLM from now on.
             self._hwtune = LayerDispatcher(())
@@ -174,23 +180,16 @@ class TritonDispatch(DispatchingImpl):
         return int(kv_cache.shape[-3])
 
 
-def _call_shape(metadata: Any) -> CallShape:
+def _call_shape(metadata: Any, fused_output: bool) -> CallShape:
     return CallShape(
         num_sequences=len(metadata.seq_lens),
         num_tokens=metadata.num_actual_tokens,
         max_query_len=metadata.max_query_len,
         context_len=metadata.max_seq_len,
-        causal=getattr(metadata, "causal", True) and _static_causal(metadata),
+        causal=bool(getattr(metadata, "causal", True))
+        and getattr(metadata, "dynamic_causal", None) is None,
+        fused_output=fused_output,
     )
-
-
-def _static_causal(metadata: Any) -> bool:
-    return getattr(metadata, "dynamic_causal", None) is None
-
-
-def _given(kwargs: dict[str, Any]) -> bool:
-    """Whether an optional argument (fused output quantisation) asks for more than attention."""
-    return any(value is not None for value in kwargs.values())
 
 
 def _has_window(window: Any) -> bool:
