@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.check_records import Check, MarkerReport
 from hwtune.domain.check_rules import NOT_STATED, bound_pages, page_seen, show_value
-from hwtune.domain.evidence import Evidence, Place
+from hwtune.domain.evidence import Evidence, Place, Value
 
 BLOCK_FACTS = (
     ("attention_block_size", "attention page"),
@@ -143,6 +143,7 @@ def remarks(evidence: Evidence) -> tuple[str, ...]:
     found.extend(_blocks_apart(evidence))
     found.extend(_others(evidence))
     found.extend(_capacity(evidence))
+    found.extend(_idle_plugins(evidence))
     if evidence.request_errors:
         found.append(
             f"{evidence.request_errors} requests failed; the server itself is not at fault"
@@ -158,6 +159,21 @@ def remarks(evidence: Evidence) -> tuple[str, ...]:
             f"vLLM does not know these variables (a private switch or a typo): {show_value(unknown)}"
         )
     return tuple(found)
+
+
+def _idle_plugins(evidence: Evidence) -> list[str]:
+    """Available is not activated: a plugin whose registration fails leaves no other trace."""
+    available, loaded = evidence.value("plugins_available"), evidence.value("plugins_loaded")
+    names = [name for name in _items(available) if name not in _items(loaded)]
+    if not names:
+        return []
+    device = evidence.value("device")
+    tail = f"; the engine's device is {device}" if device is not None else ""
+    return [f"available, and no line says loaded or activated: {', '.join(names)}{tail}"]
+
+
+def _items(value: Value | None) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, tuple) else []
 
 
 def _blocks_apart(evidence: Evidence) -> list[str]:

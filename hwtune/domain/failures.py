@@ -38,6 +38,9 @@ _STOPPED = frozenset(
 _REQUEST_FILES = re.compile(
     r"^(?:serving\w*|protocol|logger|preprocessor|exception_handlers|chat_utils)\.py:"
 )
+_FRAME = re.compile(
+    r"""\s{1,20}File "(?:[^"]{0,300}/)?(?P<where>[^"/]{1,100}", line \d+, in \S{1,100})"""
+)
 _DETAIL = re.compile(r"^\s{1,8}\S")
 _MAX_TEXT = 500
 _MAX_AGE = 2000
@@ -49,6 +52,8 @@ class _Open:
     """A traceback being read."""
 
     source: str | None
+    frame: str = ""
+    """Innermost frame so far, for exceptions without a text."""
     age: int = 0
     """Lines since its last line; a traceback that never ends is given up."""
 
@@ -80,7 +85,7 @@ class FailureTracker:
         key = (line.process, line.is_logger)
         if self._pending is not None:
             self._finish_detail(key, line)
-        if _TRACEBACK in line.message and line.message.lstrip("| +").startswith(_TRACEBACK):
+        if line.message.rstrip().endswith(_TRACEBACK):
             self._open[key] = _Open(source=line.source)
             return
         self._forget_old()
@@ -89,6 +94,8 @@ class FailureTracker:
             return
         opened.age = 0
         if line.message[:1] in ("", " ", "\t", "^", "|"):
+            frame = _FRAME.match(line.message)
+            opened.frame = frame["where"] if frame else opened.frame
             return
         del self._open[key]
         self._close(line, place, opened, started)
@@ -115,7 +122,8 @@ class FailureTracker:
             self.request_errors += 1
             return
         text = match["text"] or ""
-        self._add(line.message.strip(), place, started=started, wrapper=text.startswith(_WRAPPERS))
+        shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
+        self._add(shown, place, started=started, wrapper=text.startswith(_WRAPPERS))
         if "validation error" in text:
             key = (line.process, line.is_logger)
             self._pending = _Pending(key=key, index=len(self.failures) - 1)
@@ -141,6 +149,12 @@ class FailureTracker:
         )
         if len(self.failures) < 100 and all(text != old.text for old in self.failures):
             self.failures.append(failure)
+
+
+def _without_text(name: str, frame: str) -> str:
+    """``AssertionError`` says nothing; where it was raised does."""
+    where = frame.replace('"', "")
+    return f"{name} (raised at {where})" if where else name
 
 
 def first_cause(evidence: Evidence) -> Failure | None:

@@ -60,6 +60,8 @@ _OUTER = (
     ),
     # Docker Compose: service-1  | message
     re.compile(r"[A-Za-z0-9][\w.-]{0,80} {0,40}\| "),
+    # Buildkite's container column:   | message
+    re.compile(r" {1,8}\| "),
     # kubectl logs --prefix: [pod/name/container] message
     re.compile(r"\[pod/[^\]]{1,200}\] "),
 )

@@ -66,7 +66,9 @@ def test_an_echo_is_reported_when_nothing_better_was_logged() -> None:
 
 
 def test_an_exception_without_text() -> None:
-    cause = first_cause(_evidence(*_traceback(ENGINE, "AssertionError")))
+    cause = first_cause(
+        _evidence(f"{ENGINE}Traceback (most recent call last):", f"{ENGINE}AssertionError")
+    )
     assert cause is not None
     assert cause.text == "AssertionError"
 
