@@ -68,7 +68,8 @@ def explain_observed(
                 texts = tuple(f"{_FLAGS[knob]} {value}" for knob, value in changes.items())
                 if any(smaller <= set(texts) for smaller in sets):
                     continue
-                sets.append(set(texts))
+                if texts:
+                    sets.append(set(texts))
                 found.append(Explanation(model=name, changes=texts, page=page))
     asked = models[0][0]
     return tuple(sorted(found, key=lambda item: len(item.changes) + 2 * (item.model != asked)))
