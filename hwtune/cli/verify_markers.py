@@ -15,52 +15,61 @@ if TYPE_CHECKING:
 ReportFormat = Literal["table", "json", "markdown", "junit"]
 
 
+Logs = Annotated[
+    list[str] | None,
+    typer.Argument(help="vLLM log files, .gz too; - is standard input.", show_default=False),
+]
+RunDir = Annotated[
+    Path | None, typer.Option(help="Directory of a run of hwtune serve.", show_default=False)
+]
+Url = Annotated[
+    str | None, typer.Option(help="Ask a running server too, e.g. http://127.0.0.1:8000.")
+]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What must be true, e.g. block_size=832, hits=vendor_prefill,page_decode, "
+        "prefix_caching=off, backend=CPU_ATTN; any fact by name. Repeatable.",
+        show_default=False,
+    ),
+]
+Nonce = Annotated[str | None, typer.Option(help="Nonce of the plan, when only a log is at hand.")]
+RequireHits = Annotated[
+    bool | None,
+    typer.Option(
+        "--require-hits/--no-require-hits",
+        help="Whether a planned kernel that was not called fails [as soon as requests were "
+        "served or hits are expected].",
+    ),
+]
+Compare = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(
+        help="Two servers (run directories or logs): what differs, and is an A/B fair?",
+        show_default=False,
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="With --compare: a fact that is meant to differ besides those that another page "
+        "changes. Repeatable.",
+        show_default=False,
+    ),
+]
+Format = Annotated[ReportFormat, typer.Option("--format", help="How to report.")]
+
+
 def verify_markers(
-    logs: Annotated[
-        list[str] | None,
-        typer.Argument(help="vLLM log files, .gz too; - is standard input.", show_default=False),
-    ] = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Directory of a run of hwtune serve.", show_default=False)
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Ask a running server too, e.g. http://127.0.0.1:8000.")
-    ] = None,
-    expect: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What must be true, e.g. block_size=832, hits=vendor_prefill,page_decode, "
-            "prefix_caching=off, backend=CPU_ATTN; any fact by name. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    nonce: Annotated[
-        str | None, typer.Option(help="Nonce of the plan, when only a log is at hand.")
-    ] = None,
-    require_hits: Annotated[
-        bool | None,
-        typer.Option(
-            "--require-hits/--no-require-hits",
-            help="Whether a planned kernel that was not called fails [as soon as requests were "
-            "served or hits are expected].",
-        ),
-    ] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            help="Two servers (run directories or logs): what differs, and is an A/B fair?",
-            show_default=False,
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --compare: a fact that is meant to differ besides those that another page "
-            "changes. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    form: Annotated[ReportFormat, typer.Option("--format", help="How to report.")] = "table",
+    logs: Logs = None,
+    run_dir: RunDir = None,
+    url: Url = None,
+    expect: Expect = None,
+    nonce: Nonce = None,
+    require_hits: RequireHits = None,
+    compare: Compare = None,
+    allow: Allow = None,
+    form: Format = "table",
 ) -> None:
     """Read a server's log, run directory or endpoints and check what really ran.
 

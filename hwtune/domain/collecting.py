@@ -28,6 +28,8 @@ _MAX_TEXT = 400
 _MAX_LINE_BYTES = 1 << 18
 """vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
 _FIELD = re.compile(r"(?:^| )(?P<key>[a-z_]+)=")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+"""What a terminal would act upon."""
 _DEFAULT_RULE = FactRule(name="", title="", merge="first")
 
 
@@ -209,6 +211,7 @@ def place_of(line: LogLine) -> Place:
     """Where a line stands, with its text cut to a readable length."""
     source = f"[{line.source}] " if line.source else ""
     text = f"{line.level} {source}{line.message}" if line.level else line.message
+    text = _CONTROL.sub("\ufffd", text[: _MAX_TEXT + 1].rstrip("\r"))
     return Place(
         file=line.file,
         line=line.number,

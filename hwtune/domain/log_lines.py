@@ -44,6 +44,7 @@ _HEADERS = (
     ),
 )
 _LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITICAL"}
+_MAX_PREFIXES = 8
 _HEADER_WITHIN = 400
 """A header that begins later than this is part of a message, not of a prefix."""
 _QUOTING = re.compile(r"""["'`{<\\=]""")
@@ -170,7 +171,7 @@ def _is_header(text: str) -> bool:
 def _processes(text: str) -> tuple[str | None, str]:
     """Leading process prefixes, the innermost of which wrote the line, and the rest."""
     process = None
-    while text.startswith("("):
+    for _ in range(_MAX_PREFIXES):
         match = _PROCESS.match(text) or _RAY_PID.match(text)
         if match is None:
             break

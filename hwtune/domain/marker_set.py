@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ class MarkerMatch:
     groups: Mapping[str, str]
 
 
-_LIST_ITEM = re.compile(r"""['"]?([^'",\s\[\](){}]+(?: [^'",\[\](){}]+)*)['"]?""")
+_LIST_ITEM = re.compile(r"""['"]?([^'",\s\[\](){}]+(?: [^'",\s\[\](){}]+)*)['"]?""")
 _META = frozenset("\\.^$*+?{}[]|()")
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
@@ -146,9 +147,10 @@ def _int(text: str) -> int | None:
 
 def _float(text: str) -> float | None:
     try:
-        return float(text.replace(",", ""))
+        number = float(text.replace(",", ""))
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _bool(text: str) -> bool | None:

@@ -93,3 +93,11 @@ def test_progress_bars_are_split_at_bare_carriage_returns() -> None:
     text = f"Loading: 10%\rLoading: 100%\r{PLAIN}"
     assert list(split_progress(text)) == ["Loading: 10%\r", "Loading: 100%\r", PLAIN]
     assert list(split_progress(PLAIN + "\r")) == [PLAIN + "\r"]
+
+
+@pytest.mark.parametrize(
+    "text", ["(a pid=1) ", "(", "[2026-01-01 10:00:00] ", "a | ", "\x1b[1m", "{"]
+)
+def test_no_line_takes_more_than_linear_time(text: str) -> None:
+    """Would not end within a test run if it did."""
+    assert parse_line("x.log", 1, text * (250_000 // len(text))).number == 1

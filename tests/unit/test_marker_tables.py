@@ -14,6 +14,7 @@ from hwtune.io.marker_sets import load_diagnoses, load_markers
 
 MARKERS = load_markers().markers
 DIAGNOSES = load_diagnoses()
+HEADER = "INFO 11-30 06:51:47 [x.py:1] "
 
 
 def _matches(marker: Marker, text: str) -> bool:
@@ -58,3 +59,11 @@ def test_diagnosis_explains_its_example_only(rule: DiagnosisRule) -> None:
 def test_rules_without_a_log_are_those_that_need_a_run_directory() -> None:
     without = {rule.id for rule in DIAGNOSES if not rule.example}
     assert without == {"other_version", "no_matching_call", "captured_only"}
+
+
+@pytest.mark.parametrize("marker", MARKERS, ids=lambda marker: marker.id)
+def test_no_pattern_takes_more_than_linear_time(marker: Marker) -> None:
+    """Would not end within a test run if it did: long lines of what the pattern looks for."""
+    for start in marker.starts:
+        for filling in ("A_ATTN", "1", "a", " ", "['A', ", "Falling back to ", "x=(", "12, "):
+            list(match_line(parse_line("x", 1, HEADER + start + filling * 40_000), (marker,)))
