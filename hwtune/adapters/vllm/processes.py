@@ -1,13 +1,13 @@
-"""A child process that leaves nothing behind: not its workers, not when hwtune itself dies.
+"""A child process that leaves nothing behind: not its workers, not when hwtune itself is killed.
 
-Linux only: ``prctl`` makes hwtune the reaper of orphaned descendants, so that a worker whose
-parent died is still found and ended, and has the kernel end the child when hwtune is killed.
+Between hwtune and the command stands a small supervisor process (``supervisor.py``). It outlives
+neither of them: it ends the command's whole family when asked to, when the command ends, and when
+hwtune dies, SIGKILL included. Linux only (``prctl``, ``/proc``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,25 +17,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+FAMILY_VARIABLE = "HWTUNE_FAMILY"
+"""Inherited by every process of a family; its value is the supervisor's process id."""
 
-# Runs in the child before vLLM: 1 is PR_SET_PDEATHSIG. A parent that is already gone is noticed.
-_EXEC = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.environ["HWTUNE_FAMILY"] = str(os.getpid())
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
+GRACE_S = 15.0
+"""How long a server may take to shut its workers down after SIGTERM."""
+
+_KILL_S = 10.0
 
 
 def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, output in one pipe."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """Starts a command under a supervisor, in a session of its own, output in one pipe.
+
+    The returned process is the supervisor; it ends with the command's exit status.
+    """
     return subprocess.Popen(
-        [sys.executable, "-c", _EXEC, str(os.getpid()), *argv],
+        [sys.executable, "-m", "hwtune.adapters.vllm.supervisor", str(os.getpid()), *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -44,26 +41,26 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Pop
     )
 
 
-def stop_tree(child: subprocess.Popen[bytes], *, grace_s: float = 15.0) -> None:
-    """Ends a child and every process it ever started: asked first, then killed.
-
-    The child gets SIGTERM and ``grace_s`` seconds to shut its workers down; whatever is then left
-    of its session or of its descendants is killed.
-    """
-    known = family(child.pid)
+def stop_tree(child: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> None:
+    """Ends a spawned command and every process it ever started: asked first, then killed."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace_s)
-    deadline = time.monotonic() + grace_s
-    while (left := family(child.pid, known)) and time.monotonic() < deadline:
+            child.wait(grace_s + _KILL_S)
+    kill_family(child.pid)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_KILL_S)
+
+
+def kill_family(leader: int, known: frozenset[int] = frozenset()) -> None:
+    """Kills what lives of a family, this process excepted, until nothing does."""
+    deadline = time.monotonic() + _KILL_S
+    while (left := family(leader, known) - {os.getpid()}) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _collect(left)
-        time.sleep(0.05)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1.0)
+        time.sleep(0.02)
 
 
 def family(leader: int, known: frozenset[int] = frozenset()) -> frozenset[int]:
@@ -85,11 +82,10 @@ def family(leader: int, known: frozenset[int] = frozenset()) -> frozenset[int]:
 
 def _marked(pid: int, leader: int) -> bool:
     try:
-        return f"HWTUNE_FAMILY={leader}".encode() in Path(
-            f"/proc/{pid}/environ"
-        ).read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
+    return f"{FAMILY_VARIABLE}={leader}".encode() in variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 from hwtune.domain.evidence import Evidence
 from hwtune.domain.failures import first_cause
 from hwtune.domain.markers import MarkerReport, check
+from hwtune.io.marker_reports import report_to_json
 from hwtune.io.marker_sets import load_diagnoses
 from hwtune.io.plans import PLAN_FILE, read_plan
 from hwtune.io.run_dir import REPORT_FILE, write_quietly
 from hwtune.io.run_evidence import collect
-from hwtune.io.marker_reports import report_to_json
 
 
 def verify_run(run_dir: Path, *, require_kernel_hits: bool) -> MarkerReport:
