@@ -11,13 +11,13 @@ _VERSION = re.compile(
 )
 
 
-def installed_version() -> str | None:
-    """E.g. ``0.32.0``; None when vLLM is not installed or hides its version.
+def installed_version(engine: str = "vllm") -> str | None:
+    """E.g. ``0.32.0``; None when the engine is not installed or hides its version.
 
     Forks and CPU builds have other distribution names, so the package's own ``_version.py`` is
     read instead of the distribution's metadata.
     """
-    spec = find_spec("vllm")
+    spec = find_spec(engine.replace("-", "_"))
     if spec is None or spec.origin is None:
         return None
     try:

@@ -71,6 +71,12 @@ def derive_page(
     padding: Annotated[
         float | None, typer.Option(help="The padding in percent printed with --observed.")
     ] = None,
+    check_with_vllm: Annotated[
+        bool, typer.Option("--check-with-vllm", help="Compare with the installed vLLM's own code.")
+    ] = False,
+    check_python: Annotated[
+        str | None, typer.Option(help="The Python that has vLLM, for --check-with-vllm.")
+    ] = None,
     batch: Annotated[
         str | None, typer.Option(help="JSONL of cases (or -): one JSON answer per line.")
     ] = None,
@@ -83,10 +89,11 @@ def derive_page(
         _print_batch(batch, vllm_version)
         return
     flags = list(ctx.args)
-    deployment = replace(
-        _deployment(flags, vllm_version), prefill_checkpoint_tokens=prefill_checkpoint_tokens
-    )
     hardware = modes.configured(load_profile(profile), _engine(engine), alignment)
+    deployment = replace(
+        _deployment(flags, vllm_version, hardware.engine),
+        prefill_checkpoint_tokens=prefill_checkpoint_tokens,
+    )
     request = modes.Request(
         reference=local_model(_model(model, flags)),
         deployment=modes.placed(deployment, hardware),
@@ -95,6 +102,8 @@ def derive_page(
     )
     if matrix:
         typer.echo(modes.matrix_answer(request, matrix))
+    elif check_with_vllm or check_python is not None:
+        _print_check(request, check_python)
     elif observed is not None:
         _print_observed(request, observed, padding)
     else:
@@ -131,14 +140,14 @@ def _model(model: str | None, flags: list[str]) -> str:
     raise UsageError(message)
 
 
-def _deployment(flags: list[str], version: str | None) -> Deployment:
+def _deployment(flags: list[str], version: str | None, engine: str) -> Deployment:
     deployment, notes = deployment_from_flags(flags)
     for note in (*notes, *misspelt_flags(flags)):
         typer.echo(f"note: {note}", err=True)
     if version is None:
         from hwtune.adapters.installed_vllm import installed_version
 
-        version = installed_version()
+        version = installed_version(engine)
     return replace(deployment, version=version)
 
 
@@ -163,6 +172,13 @@ def _print_observed(request: modes.Request, observed: int, padding: float | None
     text, found = modes.observed_answer(request, observed, padding)
     typer.echo(text)
     if not found:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _print_check(request: modes.Request, python: str | None) -> None:
+    text, agrees = modes.check_answer(request, python)
+    typer.echo(text)
+    if not agrees:
         raise typer.Exit(ANSWER_IS_NO)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hwtune.domain import explain
@@ -18,12 +19,13 @@ from hwtune.domain.matrix import derive_matrix, parse_axes
 from hwtune.domain.model import ModelShape, StateRequest
 from hwtune.domain.page import PageOptions, page_options
 from hwtune.domain.page_options import kernel_multiple, profile_deployment
-from hwtune.domain.page_rules_versions import NEWEST
+from hwtune.domain.page_rules_backends import backend_sizes
+from hwtune.domain.page_rules_versions import NEWEST, select_rule
 from hwtune.families.sizes import known_sizes
 from hwtune.io.batch import read_cases
 from hwtune.io.model_config import load_model, weight_bytes
 from hwtune.report.derivation import Answer, show_answer
-from hwtune.report.matrix import explanations_table, matrix_table
+from hwtune.report.matrix import checks_table, explanations_table, matrix_table
 from hwtune.report.tables import Format, render
 
 
@@ -129,6 +131,35 @@ def _kv_memory(request: Request, memory: Memory) -> tuple[int | None, tuple[str,
         return None, ("no capacity: the weights leave no memory for the cache",)
     note = "capacity is an upper bound: activations and captured graphs are not subtracted"
     return left, (note,)
+
+
+def check_answer(request: Request, python: str | None) -> tuple[str, bool]:
+    """(table, whether the installed vLLM resolves what was derived)."""
+    from hwtune.adapters.vllm_check import Variant, check_with_vllm
+
+    model = load_model(request.reference)
+    options = page_options(model, request.deployment, request.profile)
+    needed, asked = request.profile.required_alignment_tokens, request.deployment.block_size
+    variants = [
+        Variant(
+            page=options.default.page,
+            backend_multiple=_smallest_kernel_block(request),
+            block_size=asked,
+        ),
+        Variant(page=options.required.page, backend_multiple=needed, block_size=asked or needed),
+    ]
+    result = check_with_vllm(Path(request.reference), variants, python)
+    title = f"Derived, and resolved by vLLM {result.version}"
+    table = checks_table([(c.field, c.derived, c.resolved, c.agrees) for c in result.checks], title)
+    return render(table, request.format), all(check.agrees for check in result.checks)
+
+
+def _smallest_kernel_block(request: Request) -> int:
+    """What the profile's own backend declares, in tokens."""
+    if not request.profile.base_backend:
+        return request.profile.default_alignment_tokens
+    version = select_rule(request.deployment.engine, request.deployment.version).version
+    return backend_sizes(request.profile.base_backend, version).smallest
 
 
 def matrix_answer(request: Request, words: list[str]) -> str:

@@ -63,3 +63,9 @@ def explanations_table(found: Sequence[Explanation], title: str = "") -> Table:
         for item in found
     )
     return Table(columns=_EXPLAIN_COLUMNS, rows=rows, title=title)
+
+
+def checks_table(rows: Sequence[tuple[str, str, str, bool]], title: str) -> Table:
+    """One row per compared field."""
+    names = columns("field=field", "derived=derived", "resolved=resolved", "agrees=agrees")
+    return Table(columns=names, rows=tuple(rows), title=title)
