@@ -16,12 +16,13 @@ HERE = Path(__file__).parent
 MODEL = HERE / "tiny-qwen3.5"
 RUNS = Path("hwtune-runs")
 VLLM_FLAGS = (
-    "--dtype bfloat16 --enforce-eager --max-model-len 8192 --no-enable-prefix-caching"
-).split()
+    *("--dtype", "bfloat16", "--enforce-eager", "--max-model-len", "8192"),
+    "--no-enable-prefix-caching",
+)
 AB_FLAGS = (
-    "--tier 1024-1536 --tier 2048-3072 --tier 4096-6144 "
-    "--blocks 8 --prompts-per-tier 16 --output-tokens 24"
-).split()
+    *("--tier", "1024-1536", "--tier", "2048-3072", "--tier", "4096-6144"),
+    *("--blocks", "8", "--prompts-per-tier", "16", "--output-tokens", "24"),
+)
 
 
 def main() -> int:

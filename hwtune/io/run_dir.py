@@ -23,8 +23,8 @@ REPORT_FILE = "report.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus:
-    """How far a server got."""
+class ServerStatus:
+    """How far a server got, as its launcher writes it down."""
 
     state: State
     url: str
@@ -58,26 +58,9 @@ def create_run_dir(path: Path) -> Path:
     return path.resolve()
 
 
-def write_status(run_dir: Path, status: RunStatus) -> None:
+def write_status(run_dir: Path, status: ServerStatus) -> None:
     """Replaces ``status.json`` whole. A directory that is gone or full is not an error here."""
     write_quietly(run_dir / STATUS_FILE, json.dumps(asdict(status), indent=2) + "\n")
-
-
-def read_status(run_dir: Path) -> RunStatus:
-    """The last status written.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
-    path = run_dir / STATUS_FILE
-    try:
-        return RunStatus(**json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        message = f"{path}: cannot read the run's status: {error.strerror}"
-        raise InputError(message) from None
-    except (ValueError, TypeError) as error:
-        message = f"{path}: damaged run status: {error}"
-        raise InputError(message) from None
 
 
 def write_quietly(path: Path, text: str) -> str | None:

@@ -15,10 +15,7 @@ from hwtune.io.counters import COUNTERS_DIRECTORY, read_counters
 from hwtune.io.logs import read_log
 from hwtune.io.marker_sets import load_markers
 from hwtune.io.plans import PLAN_FILE, read_plan
-
-LOG_FILE = "server.log"
-STATUS_FILE = "status.json"
-METRICS_FILE = "metrics.txt"
+from hwtune.io.run_dir import LOG_FILE, METRICS_FILE, STATUS_FILE
 
 
 def collect(

@@ -24,7 +24,7 @@ from hwtune.io.plans import write_plan
 from hwtune.io.run_dir import (
     LOG_FILE,
     METRICS_FILE,
-    RunStatus,
+    ServerStatus,
     State,
     create_run_dir,
     write_quietly,
@@ -137,7 +137,7 @@ def serve(
         _finish(server, status)
 
 
-def _finish(server: RunningServer, status: RunStatus) -> None:
+def _finish(server: RunningServer, status: ServerStatus) -> None:
     """Last evidence, then the end of every process, then the final status.
 
     A second Ctrl-C must not cut this short, or workers would stay behind.
@@ -156,7 +156,7 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _finish_now(server: RunningServer, status: RunStatus) -> None:
+def _finish_now(server: RunningServer, status: ServerStatus) -> None:
     exit_code = server.child.poll()
     state: State = "stopped" if exit_code is None else "died"
     if state == "stopped" and status.state == "ready":
@@ -172,8 +172,8 @@ def _finish_now(server: RunningServer, status: RunStatus) -> None:
     write_status(server.run_dir, final)
 
 
-def _status(server: RunningServer, state: State, *, started_at: str) -> RunStatus:
-    return RunStatus(
+def _status(server: RunningServer, state: State, *, started_at: str) -> ServerStatus:
+    return ServerStatus(
         state=state,
         url=server.url,
         pid=server.child.pid,
