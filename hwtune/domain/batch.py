@@ -40,6 +40,7 @@ _FIELDS = {
     "use_replayssm": ("use_replayssm", bool),
     "replayssm_buffer_len": ("replayssm_buffer_len", int),
     "sm100": ("blackwell_sm10x", bool),
+    "ascend_310p": ("ascend_310p", bool),
     "ckpt": ("prefill_checkpoint_tokens", int),
     "attention_backend": ("attention_backend", str),
 }

@@ -9,9 +9,10 @@ from hwtune.domain.page_steps import PageDerivation
 from hwtune.domain.units import ceil_div
 
 TOKENS_FROM_GROUPS = Feature(
-    since=(0, 9, 2), until=(0, 20, 0), source="v1/core/kv_cache_utils.py _report_kv_cache_config"
+    since=(0, 9, 2), until=(0, 21, 0), source="v1/core/kv_cache_utils.py _report_kv_cache_config"
 )
-"""Releases that print blocks // groups x block size as the cache's tokens."""
+"""Releases that print blocks // groups x block size as the cache's tokens: logs of 0.18.1, 0.19.2rc1
+and 0.20.0 do, logs of 0.25.1 and 0.32.0 do not; the releases in between are taken as new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +73,13 @@ def state_blocks(page: PageDerivation) -> int:
 
 
 def _groups(page: PageDerivation) -> tuple[int, int, int] | None:
-    """(layers per group, attention groups, recurrent groups).
+    """(layers per group, attention groups, recurrent groups); MTP layers attend as well.
 
     Source: v1/core/kv_cache_utils.py _get_kv_cache_groups_uniform_page_size.
     """
     attention = page.model.attention.num_layers
+    if attention and (page.deployment.speculative_method or "").endswith("mtp"):
+        attention += page.model.mtp_layers
     recurrent = page.model.recurrent.num_layers if page.model.recurrent else 0
     if not page.hybrid:
         recurrent = 0

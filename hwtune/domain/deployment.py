@@ -30,6 +30,8 @@ class Deployment:
     block_size: int | None = None
     """The user's --block-size in tokens."""
     num_speculative_tokens: int = 0
+    speculative_method: str | None = None
+    """Method of --speculative-config, e.g. ``mtp`` or ``ngram``."""
     use_replayssm: bool = False
     replayssm_buffer_len: int = 16
     max_model_len: int | None = None
@@ -40,6 +42,8 @@ class Deployment:
     """--attention-backend, when the user names one."""
     platform: PlatformName = "cuda"
     """vLLM's platform; it decides the starting block size and extra rounding."""
+    ascend_310p: bool = False
+    """The NPU is a 310P, where vllm-ascend keeps upstream's formula."""
     blackwell_sm10x: bool = False
     """The GPU has compute capability 10.x."""
     prefill_checkpoint_tokens: int | None = None

@@ -97,13 +97,18 @@ def page_options(
 def _default_page(
     model: ModelShape, deployment: Deployment, profile: HardwareProfile
 ) -> PageDerivation:
-    """vLLM's own page; with a user's --block-size the backend's smallest kernel block counts."""
+    """vLLM's own page: the profile's granularity, or what the backend the user names declares.
+
+    With a user's --block-size the backend's smallest kernel block counts.
+    """
     alignment = profile.default_alignment_tokens
-    if deployment.block_size is None or not profile.base_backend:
+    named = deployment.attention_backend if deployment.attention_backend != "CUSTOM" else None
+    if deployment.block_size is not None:
+        named = named or profile.base_backend
+    if not named or deployment.engine != "vllm":
         return derive_page(model, deployment, alignment_tokens=alignment)
     version = select_rule(deployment.engine, deployment.version).version
-    backend = backend_sizes(profile.base_backend, version)
-    return derive_page(model, deployment, backends=(backend,))
+    return derive_page(model, deployment, backends=(backend_sizes(named, version),))
 
 
 def _try(
@@ -130,7 +135,8 @@ def _distinct(
     result = []
     for block, alignments in sorted(by_block.items()):
         page = pages[alignments[0]]
-        extra = 100 * (page.attention_page_bytes / max(default.attention_page_bytes, 1) - 1)
+        whole = default.attention_page_bytes
+        extra = 100 * (page.attention_page_bytes / whole - 1) if whole else 0.0
         fits = capacity(page, memory_bytes, request_tokens) if memory_bytes else None
         result.append(
             PageOption(

@@ -18,9 +18,18 @@ ALIGNMENT = 128
 
 def old_alignment(inputs: RuleInputs) -> int | None:
     """Granularity of releases that used upstream's formula, or None when the K rule applies."""
+    if inputs.deployment.ascend_310p:
+        return _310p_alignment(inputs)
     if inputs.rule.version >= (0, 16, 0):
         return None
     return 64 if inputs.rule.version < (0, 11, 0) else ALIGNMENT
+
+
+def _310p_alignment(inputs: RuleInputs) -> int:
+    if inputs.model.attention.is_mla:
+        message = "MLA is not supported on 310P currently."
+        raise EngineRefusalError(message, error_class="RuntimeError")
+    return ALIGNMENT
 
 
 def ascend_page(inputs: RuleInputs, tensors: Sequence[StateTensor], trace: Trace) -> PageOutcome:

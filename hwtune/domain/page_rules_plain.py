@@ -41,9 +41,11 @@ def plain_page(
     """The block size of a model that is not hybrid: the user's, or the backend's preferred."""
     block, reason = _plain_block(model, deployment, rule, alignment_tokens, backends)
     source = rule.source_of("platforms/interface.py Platform.update_block_size_for_backend")
-    token = bytes_per_token(model, deployment, rule, trace)
+    token = _token_bytes(model, deployment, rule, trace)
     trace.add("block size", reason, {}, block, "tokens", source)
     trace.note("the model is not hybrid: no page is derived, the block size is the backend's")
+    if model.attention.is_mla and deployment.block_size is None and backends is None:
+        trace.note("MLA backends differ (FLASHMLA 64, CUTLASS_MLA 128): name --attention-backend")
     refuse_unused_mamba_block(deployment, rule)
     shared = _shared(model, deployment, rule, block, backends, trace)
     block = shared.block_size if shared else block
@@ -68,6 +70,17 @@ def plain_page(
         skip_page_padded_bytes=shared.page_bytes if shared else None,
         unused_state_bytes=_unused_state(model, deployment, rule),
     )
+
+
+def _token_bytes(model: ModelShape, deployment: Deployment, rule: Rule, trace: Trace) -> int:
+    """Bytes per token, or 0 when the config names no dtype: the block size does not need it."""
+    if not model.attention.num_heads:
+        trace.note("the model has no attention layer")
+        return 0
+    if deployment.dtype == "auto" and not model.dtype:
+        trace.note("the config names no dtype: bytes are left out; give --dtype")
+        return 0
+    return bytes_per_token(model, deployment, rule, trace)
 
 
 def _shared(

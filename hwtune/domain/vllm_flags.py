@@ -121,8 +121,10 @@ def _store(name: str, text: str, values: dict[str, Any], notes: list[str]) -> No
         values[_WORDS[name]] = text
     elif name == _UTILISATION:
         values["gpu_memory_utilization"] = _fraction(name, text)
+    elif name == f"{_SPECULATIVE}.method":
+        values["speculative_method"] = text
     elif name == _SPECULATIVE:
-        values["num_speculative_tokens"] = _draft_tokens(text, notes)
+        values |= _speculation(text, notes)
     elif name.endswith("num_speculative_tokens") or name == _SPECULATIVE_TOKENS:
         values["num_speculative_tokens"] = _integer(name, text, minimum=0)
 
@@ -164,8 +166,8 @@ def _fraction(name: str, text: str) -> float:
     return value
 
 
-def _draft_tokens(text: str, notes: list[str]) -> int:
-    """``num_speculative_tokens`` of a --speculative-config object."""
+def _speculation(text: str, notes: list[str]) -> dict[str, Any]:
+    """Draft tokens and method of a --speculative-config object."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
@@ -174,6 +176,12 @@ def _draft_tokens(text: str, notes: list[str]) -> int:
     if not isinstance(config, dict):
         message = f"{_SPECULATIVE}: expected a JSON object, not {text[:60]}"
         raise UsageError(message)
+    method = config.get("method")
+    fields = {"speculative_method": method} if isinstance(method, str) else {}
+    return fields | {"num_speculative_tokens": _draft_tokens(config, notes)}
+
+
+def _draft_tokens(config: dict[str, Any], notes: list[str]) -> int:
     count = config.get("num_speculative_tokens")
     if count is None:
         notes.append(f"{_SPECULATIVE} without num_speculative_tokens: counted as 0 draft tokens")

@@ -173,7 +173,9 @@ def show_answer(answer: Answer, kind: Format) -> str:
     table = options_table(options)
     if kind is Format.CSV:
         return render(steps_table(options.required.page) if answer.explain else table, kind)
-    parts = [headline(options), render(table, kind)]
+    parts = [headline(options)]
+    if options.default.page.hybrid:
+        parts.append(render(table, kind))
     if answer.explain:
         parts += _explanation(answer, kind)
     parts.append("\n".join(_remarks(answer)))

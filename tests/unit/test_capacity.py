@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,44 @@ def test_unknown_layers_give_no_capacity() -> None:
     model = replace(_model(), attention=replace(_model().attention, num_layers=None))
     page = derive_page(model, Deployment(), alignment_tokens=16)
     assert capacity(page, 2**35) is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "fields", "memory_gib", "printed"),
+    [
+        ((16, 48), {"version": "0.18.1", "max_model_len": 262_144}, 6.77, (27_440, "0.42")),
+        ((16, 48), {"version": "0.18.1", "max_model_len": 32_768}, 6.63, (26_656, "3.07")),
+        (
+            (16, 48),
+            {
+                "version": "0.25.1",
+                "max_model_len": 262_144,
+                "num_speculative_tokens": 3,
+                "speculative_method": "mtp",
+            },
+            80.17,
+            (1_191_213, "4.54"),
+        ),
+        (
+            (16, 48),
+            {
+                "version": "0.25.1",
+                "max_model_len": 262_144,
+                "num_speculative_tokens": 3,
+                "speculative_method": "mtp",
+                "kv_cache_dtype": "fp8",
+            },
+            76.4,
+            (2_192_477, "8.36"),
+        ),
+    ],
+)
+def test_capacity_lines_of_real_servers(
+    layers: tuple[int, int], fields: dict[str, Any], memory_gib: float, printed: tuple[int, str]
+) -> None:
+    deployment = Deployment(enable_prefix_caching=False, **fields)
+    model = replace(_model(*layers), mtp_layers=1)
+    page = derive_page(model, deployment, alignment_tokens=16)
+    fits = capacity(page, int(memory_gib * 2**30))
+    assert fits is not None
+    assert (fits.tokens, f"{fits.concurrency:.2f}") == printed

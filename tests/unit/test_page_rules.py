@@ -271,6 +271,13 @@ def test_ascend_k_half_equals_the_state(tp: int, block: int) -> None:
     assert page.block_size_tokens == block
 
 
+def test_ascend_310p_keeps_the_upstream_formula() -> None:
+    deployment = Deployment(engine="vllm-ascend", ascend_310p=True)
+    assert derive_page(model(), deployment).block_size_tokens == 896
+    with pytest.raises(EngineRefusalError, match="MLA is not supported on 310P"):
+        derive_page(model(KIMI), deployment)
+
+
 def test_ascend_refuses_a_state_that_no_page_equals() -> None:
     text = QWEN_27B["text_config"] | {"linear_num_value_heads": 47, "num_attention_heads": 24}
     with pytest.raises(EngineRefusalError, match="Cannot align") as caught:

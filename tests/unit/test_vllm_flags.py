@@ -30,7 +30,7 @@ def _read(line: str) -> Deployment:
         ("--port 8000 --host 0.0.0.0 --seed 1", Deployment()),
         (
             '--speculative-config {"method":"mtp","num_speculative_tokens":3}',
-            Deployment(num_speculative_tokens=3),
+            Deployment(num_speculative_tokens=3, speculative_method="mtp"),
         ),
         ("--speculative-config.num_speculative_tokens 2", Deployment(num_speculative_tokens=2)),
         (
