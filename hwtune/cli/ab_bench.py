@@ -40,6 +40,9 @@ def serving(
     blocks: Annotated[int, typer.Option(help="Blocks per arm and tier; 6 at least decide.")] = 8,
     output_tokens: Annotated[int, typer.Option(help="Tokens per answer, fixed.")] = 128,
     concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
+    aa: Annotated[
+        int, typer.Option("--aa", help="Blocks of baseline against itself, first; 6 at least.")
+    ] = 0,
     warm_up: Annotated[int, typer.Option(help="Excluded requests per arm and tier.")] = 2,
     margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
     confidence: Annotated[float, typer.Option(help="Of all intervals together.")] = 0.95,
@@ -89,6 +92,7 @@ def serving(
             prompts_per_tier=prompts_per_tier,
             output_tokens=output_tokens,
             concurrency=concurrency,
+            aa_pairs=aa,
             warm_up=warm_up,
             request_timeout_s=request_timeout,
             seed=design_seed,

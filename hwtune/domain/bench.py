@@ -195,6 +195,10 @@ class TierResult:
     """Share of prompts with the same text in both arms. BF16 reductions may differ legitimately."""
     gates: tuple[Gate, ...]
     metrics: tuple[MetricResult, ...]
+    noise: tuple[MetricResult, ...] = ()
+    """The baseline against itself, when an A/A phase was run."""
+    drift: tuple[str, ...] = ()
+    """Trends over the run, one line per arm that has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

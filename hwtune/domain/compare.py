@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import starmap
 
 from hwtune.domain.bench import (
     ARMS,
@@ -17,12 +19,13 @@ from hwtune.domain.bench import (
     Gate,
     Metric,
     MetricResult,
+    Phase,
     RequestRecord,
     TierResult,
     Verdict,
 )
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
-from hwtune.domain.validity import Pair, tier_gates
+from hwtune.domain.validity import Pair, gate, tier_gates
 from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, prompts_in_pair
 
 BlockPair = tuple[Pair, ...]
@@ -63,6 +66,9 @@ def _conditions(design: Design) -> dict[str, str]:
         "concurrency": str(design.concurrency),
         "output tokens": f"{design.output_tokens}, fixed (ignore_eos)",
         "order": f"random ABBA/BAAB blocks, seed {design.seed}",
+        "noise floor": f"{design.aa_pairs} A/A blocks"
+        if design.aa_pairs
+        else "not measured (--aa)",
         "warm-up": f"{design.warm_up} request(s) per arm and tier, excluded",
         "vLLM flags": " ".join(design.flags) or "none",
     }
@@ -81,13 +87,15 @@ def warm_up_lines(records: Iterable[RequestRecord]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def latest_attempts(records: Iterable[RequestRecord], tier: str) -> list[RequestRecord]:
-    """Measured records of a tier without those that a later attempt at the pair replaces."""
-    measured = [record for record in records if record.phase == "measured" and record.tier == tier]
+def latest_attempts(
+    records: Iterable[RequestRecord], tier: str, phase: Phase = "measured"
+) -> list[RequestRecord]:
+    """Records of a tier's phase without those that a later attempt at the pair replaces."""
+    mine = [record for record in records if record.phase == phase and record.tier == tier]
     latest: dict[int, int] = {}
-    for record in measured:
+    for record in mine:
         latest[record.pair] = max(latest.get(record.pair, 0), record.attempt)
-    return [record for record in measured if record.attempt == latest[record.pair]]
+    return [record for record in mine if record.attempt == latest[record.pair]]
 
 
 def paired_blocks(records: Iterable[RequestRecord], design: Design) -> dict[int, BlockPair]:
@@ -113,7 +121,8 @@ def _tier(
     records = latest_attempts(all_records, tier.name)
     blocks = paired_blocks(records, design)
     pairs = [pair for block in blocks.values() for pair in block]
-    gates = tier_gates(records, pairs, design.output_tokens)
+    noise = _noise(design, latest_attempts(all_records, tier.name, "a/a"))
+    gates = (*tier_gates(records, pairs, design.output_tokens), *_noise_gate(design, noise))
     failed = [*red, *(gate for gate in gates if gate.state == "failed")]
     counted = [record.prompt_tokens or 0 for pair in pairs for record in pair]
     return TierResult(
@@ -124,10 +133,76 @@ def _tier(
         prompt_tokens=(min(counted), max(counted)) if counted else None,
         text_agreement=_agreement(pairs),
         gates=gates,
-        metrics=tuple(
-            _metric(design, metric, tuple(blocks.values()), records, failed) for metric in METRICS
-        ),
+        metrics=_metrics(design, tuple(blocks.values()), failed, noise),
+        noise=noise,
+        drift=drift_lines(tuple(blocks.values())),
     )
+
+
+def _metrics(
+    design: Design,
+    blocks: Sequence[BlockPair],
+    failed: Sequence[Gate],
+    noise: Sequence[MetricResult],
+) -> tuple[MetricResult, ...]:
+    if failed:
+        return tuple(_void(metric, blocks, failed[0]) for metric in METRICS)
+    level = 1.0 - (1.0 - design.confidence) / len(design.tiers)
+    results = tuple(_judged(design, metric, blocks, level) for metric in METRICS)
+    if not noise:
+        return results
+    return tuple(starmap(_beyond_noise, zip(results, noise, strict=True)))
+
+
+def _noise(design: Design, records: Sequence[RequestRecord]) -> tuple[MetricResult, ...]:
+    """The baseline against itself. Stricter than the verdict: one alarm would void the tier."""
+    blocks = tuple(paired_blocks(records, design).values())
+    if not blocks:
+        return ()
+    level = 1.0 - (1.0 - design.confidence) / (len(design.tiers) * len(METRICS))
+    return tuple(_judged(design, metric, blocks, level) for metric in METRICS)
+
+
+def _noise_gate(design: Design, noise: Sequence[MetricResult]) -> tuple[Gate, ...]:
+    if not design.aa_pairs:
+        return ()
+    if not noise:
+        evidence = "the A/A phase has no finished pair"
+        return (Gate(name="baseline equals itself", state="not checked", evidence=evidence),)
+    changes = {result.metric.title: result.change_pct or 0.0 for result in noise}
+    different = [r.metric.title for r in noise if r.verdict.kind in ("faster", "slower")]
+    shown = ", ".join(f"{title} {change:+.1f} %" for title, change in changes.items())
+    problem = f"A/A differs in {', '.join(different)}: {shown}" if different else ""
+    return (gate("baseline equals itself", problem, f"A/A: {shown}"),)
+
+
+def _beyond_noise(result: MetricResult, noise: MetricResult) -> MetricResult:
+    """A change no larger than what the baseline shows against itself decides nothing."""
+    if result.verdict.kind not in ("faster", "slower") or not result.ratio or not noise.ratio:
+        return result
+    if abs(math.log(result.ratio)) > abs(math.log(noise.ratio)):
+        return result
+    text = (
+        f"inconclusive: within the noise of the baseline against itself ({noise.change_pct:+.1f} %)"
+    )
+    return replace(result, verdict=Verdict(kind="inconclusive", text=text))
+
+
+def drift_lines(blocks: Sequence[BlockPair]) -> tuple[str, ...]:
+    """Arms whose E2EL moved over the run beyond chance, by the Theil-Sen slope of its logarithm."""
+    from scipy import stats
+
+    if len(blocks) < MINIMUM_PAIRS:
+        return ()
+    lines = []
+    for side, arm in enumerate(ARMS):
+        logs = [math.log(_positive(mean([p[side].e2el_s or 0.0 for p in b]))) for b in blocks]
+        slope = stats.theilslopes(logs)
+        low, high = float(slope.low_slope), float(slope.high_slope)
+        if low > 0 or high < 0:
+            change = math.expm1(float(slope.slope) * (len(blocks) - 1)) * 100
+            lines.append(f"drift: {arm} E2EL {change:+.1f} % from the first to the last block")
+    return tuple(lines)
 
 
 def _agreement(pairs: Sequence[Pair]) -> float | None:
@@ -136,32 +211,33 @@ def _agreement(pairs: Sequence[Pair]) -> float | None:
     return mean([float(first.text_sha256 == second.text_sha256) for first, second in pairs])
 
 
-def _metric(
-    design: Design,
-    metric: Metric,
-    blocks: Sequence[BlockPair],
-    records: Sequence[RequestRecord],
-    failed: Sequence[Gate],
-) -> MetricResult:
-    baseline, candidate = (_typical(metric, blocks, side) for side in (0, 1))
-    if failed:
-        reason = f"not comparable: {failed[0].name}: {failed[0].evidence}"
-        verdict = Verdict(kind="not comparable", text=reason)
-        ratio = interval = more = None
-    else:
-        logs = [log_ratio(metric, block) for block in blocks]
-        level = 1.0 - (1.0 - design.confidence) / len(design.tiers)
-        log_interval = interval_of_mean(logs, level) if len(logs) >= MINIMUM_PAIRS else None
-        verdict, more = judge(logs, log_interval, better=metric.better, margin=design.margin)
-        ratio = math.exp(mean(logs)) if logs else None
-        interval = None if log_interval is None else _exponentials(log_interval)
+def _void(metric: Metric, blocks: Sequence[BlockPair], failed: Gate) -> MetricResult:
+    """No ratio at all: a red gate."""
+    reason = f"not comparable: {failed.name}: {failed.evidence}"
     return MetricResult(
         metric=metric,
         blocks=len(blocks),
-        baseline=baseline,
-        candidate=candidate,
-        ratio=ratio,
-        interval=interval,
+        baseline=_typical(metric, blocks, 0),
+        candidate=_typical(metric, blocks, 1),
+        ratio=None,
+        interval=None,
+        verdict=Verdict(kind="not comparable", text=reason),
+    )
+
+
+def _judged(
+    design: Design, metric: Metric, blocks: Sequence[BlockPair], level: float
+) -> MetricResult:
+    logs = [log_ratio(metric, block) for block in blocks]
+    interval = interval_of_mean(logs, level) if len(logs) >= MINIMUM_PAIRS else None
+    verdict, more = judge(logs, interval, better=metric.better, margin=design.margin)
+    return MetricResult(
+        metric=metric,
+        blocks=len(blocks),
+        baseline=_typical(metric, blocks, 0),
+        candidate=_typical(metric, blocks, 1),
+        ratio=math.exp(mean(logs)) if logs else None,
+        interval=None if interval is None else _exponentials(interval),
         verdict=verdict,
         more_blocks=more,
     )

@@ -118,11 +118,15 @@ def _degenerate(pairs: Sequence[Pair]) -> Gate:
 
 
 def _client_on_time(records: Sequence[RequestRecord]) -> Gate:
-    """Red when a tenth of the requests was read late by a tenth of their own duration.
+    """Red when a tenth of the requests was read late, by 5 ms and a tenth of their duration.
 
     A late client reports a long TTFT and a short TPOT, whatever the server did.
     """
-    late = [r for r in records if r.e2el_s is not None and r.client_late_s > 0.1 * r.e2el_s]
+    late = [
+        record
+        for record in records
+        if record.e2el_s is not None and record.client_late_s > max(0.005, 0.1 * record.e2el_s)
+    ]
     worst_ms = max((record.client_late_s for record in records), default=0.0) * 1e3
     shown = f"read late in {len(late)} of {len(records)} requests, at worst by {worst_ms:.0f} ms"
     problem = f"the client got no processor: {shown}" if len(late) * 10 > len(records) else ""

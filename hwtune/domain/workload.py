@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from hwtune.domain.bench import ARMS
+from hwtune.domain.bench import ARMS, Phase
 from hwtune.domain.errors import UsageError
 from hwtune.domain.launch import Arm
 
@@ -57,6 +57,8 @@ class Design:
     prompts_per_tier: int
     output_tokens: int
     concurrency: int
+    aa_pairs: int = 0
+    """Pairs in which the baseline is compared with itself, before the measurement."""
     warm_up: int = 1
     """Requests per arm and tier before anything counts."""
     request_timeout_s: float = 600.0
@@ -74,6 +76,22 @@ class Block:
     tier: Tier
     pair: int
     arm: Arm
+    """In an A/A block only a label: the baseline answers both."""
+    phase: Phase = "measured"
+
+    @property
+    def server(self) -> Arm:
+        """Whose server answers."""
+        return "baseline" if self.phase == "a/a" else self.arm
+
+    @property
+    def place(self) -> Place:
+        """Which pair of blocks this belongs to."""
+        return self.phase, self.tier.name, self.pair
+
+
+Place = tuple[Phase, str, int]
+"""Phase, tier and number of a pair of blocks."""
 
 
 def parse_tier(text: str) -> Tier:
@@ -109,8 +127,11 @@ def check_design(design: Design) -> None:
     Raises:
         UsageError: says which option to change, and to what.
     """
-    if min(design.pairs, design.prompts_per_tier, design.concurrency) < 1 or design.warm_up < 0:
+    if min(design.pairs, design.prompts_per_tier, design.concurrency) < 1:
         message = "--blocks, --prompts-per-tier and --concurrency must be 1 or more"
+        raise UsageError(message)
+    if min(design.warm_up, design.aa_pairs) < 0:
+        message = "--warm-up and --aa must be 0 or more"
         raise UsageError(message)
     if design.output_tokens < 2:
         message = f"--output-tokens {design.output_tokens}: TPOT needs at least 2"
@@ -140,31 +161,41 @@ def check_design(design: Design) -> None:
 
 def schedule(design: Design) -> tuple[Block, ...]:
     """All blocks in the order they are run. Rounds of ABBA or BAAB, tiers shuffled per round."""
-    rng = random.Random(f"order/{design.seed}")
+    noise = _rounds(design, "a/a", design.aa_pairs)
+    return (*noise, *_rounds(design, "measured", design.pairs))
+
+
+def _rounds(design: Design, phase: Phase, pairs: int) -> list[Block]:
+    rng = random.Random(f"order/{design.seed}/{phase}")
     blocks: list[Block] = []
-    for first in range(0, design.pairs, 2):
-        pairs = range(first, min(first + 2, design.pairs))
+    for first in range(0, pairs, 2):
+        both = range(first, min(first + 2, pairs))
         for tier in rng.sample(design.tiers, len(design.tiers)):
-            blocks.extend(_round(tier, pairs, rng.random() < 0.5))
-    return tuple(blocks)
+            blocks.extend(_round(tier, both, rng.random() < 0.5, phase))
+    return blocks
 
 
-def _round(tier: Tier, pairs: Sequence[int], flip: bool) -> list[Block]:
+def _round(tier: Tier, pairs: Sequence[int], flip: bool, phase: Phase) -> list[Block]:
     order = tuple(reversed(ARMS)) if flip else ARMS
     blocks: list[Block] = []
     for pair in pairs:
-        blocks.extend(Block(tier=tier, pair=pair, arm=arm) for arm in order)
+        blocks.extend(Block(tier=tier, pair=pair, arm=arm, phase=phase) for arm in order)
         order = tuple(reversed(order))
     return blocks
+
+
+def places(design: Design) -> tuple[Place, ...]:
+    """Every pair of blocks once, in the order of the schedule."""
+    return tuple(dict.fromkeys(block.place for block in schedule(design)))
 
 
 def prompts_in_pair(design: Design, pair: int) -> int:
     """Prompts of a tier spread over its pairs as evenly as possible."""
     share, rest = divmod(design.prompts_per_tier, design.pairs)
-    return share + (1 if pair < rest else 0)
+    return share + (1 if pair % design.pairs < rest else 0)
 
 
-def prompt_lengths(design: Design, tier: Tier, pair: int, attempt: int = 0) -> tuple[int, ...]:
+def prompt_lengths(design: Design, tier: Tier, pair: int, key: str = "") -> tuple[int, ...]:
     """Prompt tokens, stratified over the tier so that every block has the same mix of lengths.
 
     Prompt and output together stay inside the tier's upper bound.
@@ -172,10 +203,23 @@ def prompt_lengths(design: Design, tier: Tier, pair: int, attempt: int = 0) -> t
     count = prompts_in_pair(design, pair)
     least = min(tier.least_tokens, tier.most_tokens - design.output_tokens)
     width = tier.most_tokens - design.output_tokens - least
-    rng = random.Random(f"length/{design.seed}/{tier.name}/{pair}/{attempt}")
+    rng = random.Random(f"length/{design.seed}/{tier.name}/{pair}/{key}")
     lengths = [least + int(width * (index + rng.random()) / count) for index in range(count)]
     rng.shuffle(lengths)
     return tuple(lengths)
+
+
+def prompt_keys(design: Design, block: Block, attempt: int) -> list[tuple[str, int]]:
+    """Key for ``token_prompt`` and length of each prompt of a block.
+
+    Both arms of a pair get the same ones. In an A/A block, where one server answers both, the
+    lengths are the same and the tokens are not: a prefix cache would answer the second time.
+    """
+    key = f"{block.phase}/{attempt}"
+    label = block.arm if block.phase == "a/a" else ""
+    lengths = prompt_lengths(design, block.tier, block.pair, key)
+    stem = f"{design.seed}/{block.tier.name}/{block.pair}/{key}/{label}"
+    return [(f"{stem}/{index}", length) for index, length in enumerate(lengths)]
 
 
 def warm_up_lengths(design: Design, tier: Tier) -> tuple[int, ...]:

@@ -91,6 +91,7 @@ def _below(tier: TierResult) -> list[str]:
     notes = []
     if tier.text_agreement is not None:
         notes.append(f"same text in both arms: {tier.text_agreement * 100:.0f} % of prompts")
+    notes += tier.drift
     reasons = {r.verdict.text for r in tier.metrics if r.verdict.kind == "not comparable"}
     return [*notes, *sorted(reasons)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from hwtune.adapters.load.mock_server import Behaviour
+from hwtune.adapters.load.mock_frames import Behaviour
 from hwtune.adapters.load.mock_thread import running_mock
 from hwtune.cli.ab_bench import app
 from hwtune.domain.errors import HwtuneError

@@ -184,3 +184,47 @@ def test_degenerate_output_is_recognised(text: str) -> None:
 @pytest.mark.parametrize("text", ["The answer is 42.", "no", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"])
 def test_plain_output_is_not_degenerate(text: str) -> None:
     assert not is_degenerate(text)
+
+
+def _with_noise(aa_factor: float, factor: float) -> Comparison:
+    noise = [replace(record, phase="a/a") for record in _records(aa_factor)]
+    design = replace(DESIGN, aa_pairs=DESIGN.pairs)
+    return compare(design, noise + _records(factor), ())
+
+
+def test_a_quiet_machine_lets_a_real_difference_through() -> None:
+    comparison = _with_noise(1.0, 0.9)
+    assert _kinds(comparison) == {"faster"}
+    assert {result.verdict.kind for result in comparison.tiers[0].noise} == {"same"}
+
+
+def test_a_baseline_that_differs_from_itself_voids_the_tier() -> None:
+    comparison = _with_noise(1.2, 0.9)
+    assert _kinds(comparison) == {"not comparable"}
+    assert "A/A differs in" in comparison.tiers[0].metrics[0].verdict.text
+
+
+def test_a_change_within_the_noise_of_the_baseline_decides_nothing() -> None:
+    # Against itself the baseline wavers by some per cent, without a significant difference.
+    noise = [replace(r, phase="a/a") for r in _records(1.2, noise=0.3)]
+    design = replace(DESIGN, aa_pairs=DESIGN.pairs)
+    comparison = compare(design, noise + _records(0.97, noise=0.001), ())
+    shown = {result.metric.name: result for result in comparison.tiers[0].noise}
+    wavering = abs((shown["e2el"].ratio or 1.0) - 1.0)
+    assert shown["e2el"].verdict.kind == "inconclusive" and wavering > 0.03
+    verdict = {r.metric.name: r.verdict for r in comparison.tiers[0].metrics}["e2el"]
+    assert verdict.kind == "inconclusive"
+    assert "noise of the baseline against itself" in verdict.text
+
+
+def test_a_client_that_read_late_is_no_instrument() -> None:
+    late = _records(0.5, change=lambda r: replace(r, client_late_s=0.1))
+    comparison = compare(DESIGN, late, ())
+    assert _kinds(comparison) == {"not comparable"}
+    assert "client got no processor" in comparison.tiers[0].metrics[0].verdict.text
+
+
+def test_drift_is_shown_and_absent_without_one() -> None:
+    drifting = compare(DESIGN, _records(noise=0.002, drift=0.01), ()).tiers[0]
+    assert any(line.startswith("drift: baseline E2EL +") for line in drifting.drift)
+    assert compare(DESIGN, _records(noise=0.02), ()).tiers[0].drift == ()

@@ -8,7 +8,7 @@ import pytest
 
 from hwtune.adapters.load.client import Request, run_load
 from hwtune.adapters.load.exchange import parse_endpoint
-from hwtune.adapters.load.mock_server import Behaviour
+from hwtune.adapters.load.mock_frames import Behaviour
 from hwtune.adapters.load.mock_thread import running_mock
 from hwtune.domain.bench import FailureReason, RequestRecord
 from hwtune.domain.errors import InputError

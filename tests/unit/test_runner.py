@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hwtune.adapters.load.mock_server import Behaviour, MockServer
+from hwtune.adapters.load.mock_frames import Behaviour
+from hwtune.adapters.load.mock_server import MockServer
 from hwtune.adapters.load.mock_thread import running_mock
 from hwtune.adapters.load.runner import Progress, Runner, next_attempts
 from hwtune.domain.bench import ARMS, ArmProof, RequestRecord
@@ -189,3 +190,18 @@ def test_a_slower_candidate_is_found_slower(tmp_path: Path) -> None:
         progress = _run(arms, tmp_path, design=design)
     kinds = {r.verdict.kind for r in compare(design, progress.records, ()).tiers[0].metrics}
     assert kinds == {"slower"}
+
+
+def test_an_aa_phase_asks_the_baseline_twice_with_other_prompts_of_the_same_lengths(
+    tmp_path: Path,
+) -> None:
+    with _arms() as arms:
+        progress = _run(arms, tmp_path, design=replace(DESIGN, aa_pairs=2))
+        assert len(arms["candidate"].server.bodies) == 2 + 8
+    noise = [record for record in progress.records if record.phase == "a/a"]
+    assert len(noise) == 16
+    assert len({record.prompt_id for record in noise}) == 16
+    lengths = {arm: sorted(r.prompt_tokens or 0 for r in noise if r.arm == arm) for arm in ARMS}
+    assert lengths["baseline"] == lengths["candidate"]
+    order = [record.phase for record in progress.records if record.phase != "warm-up"]
+    assert order == ["a/a"] * 16 + ["measured"] * 16

@@ -16,52 +16,24 @@ import heapq
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from hwtune.adapters.load.exchange import clock
 from hwtune.adapters.load.http import parse_head
-
-Fault = Literal[
-    "none",
-    "http 500",
-    "error body",
-    "error event",
-    "drop",
-    "silent truncation",
-    "no usage",
-    "zero tokens",
-    "wrong model",
-    "hang",
-    "not http",
-    "die",
-]
-
-Text = Literal["words", "degenerate", "empty", "clock"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behaviour:
-    """What the mock plays."""
-
-    model: str = "mock"
-    ttft_s: float = 0.2
-    tpot_s: float = 0.02
-    tokens_per_chunk: int = 1
-    role_chunk: bool = False
-    """Sends an early chunk that has a choice and no token, as chat endpoints do."""
-    continuous_usage: bool = True
-    split_writes: bool = False
-    """Sends every frame byte by byte, as the worst network would."""
-    fault: Fault = "none"
-    fault_every: int = 1
-    """The fault strikes every n-th request."""
-    text: Text = "words"
-    max_model_len: int = 100_000
-    prompt_token_error: int = 0
-    """Added to the prompt tokens that usage reports."""
+from hwtune.adapters.load.mock_frames import (
+    CLOCK_DIGITS,
+    STREAM_HEAD,
+    Behaviour,
+    Fault,
+    Text,
+    frame,
+    immediate_answer,
+    plain_response,
+    response_frames,
+    role_event,
+)
 
 
 class MockServer:
@@ -130,12 +102,12 @@ class MockServer:
 
     def _write_next(self, stream: _Stream) -> bool:
         """Writes one frame; whether there is another."""
-        frame = stream.frames[stream.index]
+        data = stream.frames[stream.index]
         stream.index += 1
         more = stream.index < len(stream.frames)
         if self.behaviour.text == "clock" and (stream.index == 2 or not more):
-            frame = frame.replace(CLOCK_DIGITS, b"%17.6f" % (clock() + self._unix_offset_s))
-        stream.connection.write(frame)
+            data = data.replace(CLOCK_DIGITS, b"%17.6f" % (clock() + self._unix_offset_s))
+        stream.connection.write(data)
         if not more and stream.fault == "drop":
             stream.connection.abort()
         return more
@@ -190,9 +162,9 @@ class _Connection(asyncio.Protocol):
         elif path.endswith("/models"):
             behaviour = self._server.behaviour
             model = {"id": behaviour.model, "max_model_len": behaviour.max_model_len}
-            self.write(_plain(200, {"data": [model]}))
+            self.write(plain_response(200, {"data": [model]}))
         else:
-            self.write(_plain(404, {"error": {"message": f"the mock has no {path}"}}))
+            self.write(plain_response(404, {"error": {"message": f"the mock has no {path}"}}))
 
     def _complete(self, body: dict[str, Any]) -> None:
         server = self._server
@@ -201,19 +173,19 @@ class _Connection(asyncio.Protocol):
         fault = server.next_fault()
         if fault == "hang":
             return
-        immediate = _immediate_answer(fault)
+        immediate = immediate_answer(fault)
         if immediate is not None:
             self.write(immediate)
             return
         if fault == "die":
             server.close()
-            self.write(_HEAD)
+            self.write(STREAM_HEAD)
             self.abort()
             return
         frames = response_frames(
             server.behaviour, fault, len(body["prompt"]), int(body["max_tokens"])
         )
-        early = _frame(_role_event()) if server.behaviour.role_chunk else b""
+        early = frame(role_event()) if server.behaviour.role_chunk else b""
         self.write(frames[0] + early)
         due_s = self._read_s + server.behaviour.ttft_s
         server.begin(_Stream(connection=self, frames=frames, fault=fault, due_s=due_s))
@@ -239,97 +211,6 @@ def _parsed(body: bytes) -> dict[str, Any]:
     """The request. Equal ones are parsed once: parsing is not what is to be timed."""
     data: dict[str, Any] = json.loads(body)
     return data
-
-
-def _immediate_answer(fault: Fault) -> bytes | None:
-    error = {"error": {"message": "the mock was told to fail", "code": 500}}
-    if fault == "http 500":
-        return _plain(500, error)
-    if fault == "error body":
-        return _plain(200, error)
-    if fault == "not http":
-        return b"SSH-2.0-mock\r\n\r\n"
-    return None
-
-
-def _plain(status: int, data: dict[str, Any]) -> bytes:
-    body = json.dumps(data).encode()
-    head = f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-CLOCK_DIGITS = b"?????????????????"
-"""Where a time is written into a frame: 17 characters, microseconds since 1970."""
-
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-def _frame(event: dict[str, Any] | str) -> bytes:
-    """One server-sent event as one HTTP chunk."""
-    text = event if isinstance(event, str) else json.dumps(event, separators=(",", ":"))
-    payload = f"data: {text}\n\n".encode()
-    return b"%x\r\n%s\r\n" % (len(payload), payload)
-
-
-def _role_event() -> dict[str, Any]:
-    return {"model": "mock", "choices": [{"delta": {"role": "assistant", "content": ""}}]}
-
-
-@lru_cache(maxsize=64)
-def response_frames(
-    behaviour: Behaviour, fault: Fault, prompt_tokens: int, output_tokens: int
-) -> tuple[bytes, ...]:
-    """Head, then one entry per chunk; what follows the last token travels with it."""
-    count = {"drop": output_tokens // 4, "silent truncation": output_tokens // 4, "zero tokens": 0}
-    tokens = count.get(fault, output_tokens)
-    prompt = prompt_tokens + behaviour.prompt_token_error
-    model = "another" if fault == "wrong model" else behaviour.model
-    frames = [_HEAD]
-    for done, text in _chunks(behaviour, tokens):
-        last = done == tokens and fault not in ("drop", "silent truncation", "error event")
-        event: dict[str, Any] = {"model": model, "choices": [{"text": text}]}
-        event["choices"][0]["finish_reason"] = "length" if last else None
-        if behaviour.continuous_usage and fault != "no usage":
-            event["usage"] = {"prompt_tokens": prompt, "completion_tokens": done}
-        frames.append(_frame(event))
-    frames.extend([b""] if len(frames) == 1 else [])
-    frames[-1] += _ending(fault, model, prompt, tokens)
-    return tuple(frames)
-
-
-def _ending(fault: Fault, model: str, prompt_tokens: int, tokens: int) -> bytes:
-    """Usage, [DONE] and the last chunk, as far as the fault lets them come."""
-    if fault == "drop":
-        return b""
-    ending = b""
-    if fault == "error event":
-        ending += _frame({"error": {"message": "the mock was told to fail"}})
-    elif fault == "zero tokens":
-        ending += _frame({"model": model, "choices": [{"text": "", "finish_reason": "stop"}]})
-    if fault != "no usage":
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
-        ending += _frame({"model": model, "choices": [], "usage": usage})
-    return ending + _frame("[DONE]") + b"0\r\n\r\n"
-
-
-def _chunks(behaviour: Behaviour, tokens: int) -> Iterator[tuple[int, str]]:
-    """Tokens so far and text of each chunk."""
-    done = 0
-    while done < tokens:
-        size = min(behaviour.tokens_per_chunk, tokens - done)
-        text = "".join(_word(behaviour.text, done + offset) for offset in range(size))
-        done += size
-        yield done, text
-
-
-def _word(kind: Text, index: int) -> str:
-    if kind == "degenerate":
-        return "!"
-    if kind == "empty":
-        return ""
-    if kind == "clock":
-        return f" {CLOCK_DIGITS.decode()}"
-    return f" w{index * index % 97}"
 
 
 def main(arguments: list[str] | None = None) -> None:

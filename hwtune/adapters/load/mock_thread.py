@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hwtune.adapters.load.mock_server import Behaviour, MockServer
+from hwtune.adapters.load.mock_frames import Behaviour
+from hwtune.adapters.load.mock_server import MockServer
 
 
 @contextmanager
@@ -28,7 +29,10 @@ def running_mock(behaviour: Behaviour, port: int = 0) -> Iterator[tuple[str, Moc
 
 
 async def _shut_down(server: MockServer) -> None:
+    # asyncio loses a connection that is being accepted while its server closes: let it arrive.
+    await asyncio.sleep(0.002)
     server.close()
-    for connection in tuple(server.connections):
-        connection.abort()
-    await asyncio.sleep(0)
+    for _ in range(5):
+        for connection in tuple(server.connections):
+            connection.abort()
+        await asyncio.sleep(0)

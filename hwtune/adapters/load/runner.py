@@ -16,9 +16,11 @@ from hwtune.domain.launch import Arm
 from hwtune.domain.workload import (
     Block,
     Design,
+    Place,
     Tier,
+    places,
     prompt_hash,
-    prompt_lengths,
+    prompt_keys,
     prompts_in_pair,
     schedule,
     token_prompt,
@@ -69,7 +71,7 @@ class Runner:
             ExternalFailureError: a server did not start, died, or cannot be reached.
             InfeasibleError: the server's longest context is below a tier.
         """
-        blocks = [b for b in schedule(self._design) if (b.tier.name, b.pair) in self._attempts]
+        blocks = [block for block in schedule(self._design) if block.place in self._attempts]
         self.progress.total = len(schedule(self._design))
         self.progress.done = self.progress.total - len(blocks)
         with self._servers():
@@ -146,28 +148,28 @@ class Runner:
         number = sum(record.phase == "warm-up" and record.arm == arm for record in earlier)
         for index, length in enumerate(warm_up_lengths(self._design, tier)):
             key = f"{self._design.seed}/warm-up/{tier.name}/{number}/{index}"
-            yield self._request(arm, "warm-up", tier, (0, 0, index), key, length)
+            request = self._request(arm, "warm-up", tier, (0, 0, index), key, length)
+            yield replace(request, model=self._targets[arm].model)
 
     def _run_block(self, block: Block) -> None:
+        server = block.server
         if self._restarts:
-            self._start(block.arm)
-            self._warm_up(block.arm, [block.tier])
-        requests = list(self._block_requests(block))
-        records = self._load(block.arm, requests)
+            self._start(server)
+            self._warm_up(server, [block.tier])
+        records = self._load(server, list(self._block_requests(block)))
         self._check_alive(block, records)
         if self._restarts:
-            self._prove_arm(block.arm, require_kernel_hits=True)
-            self._stop([block.arm])
+            self._prove_arm(server, require_kernel_hits=True)
+            self._stop([server])
         self.progress.done += 1
         self._on_block(block, self.progress)
 
     def _block_requests(self, block: Block) -> Iterator[Request]:
-        tier, pair = block.tier, block.pair
-        attempt = self._attempts[tier.name, pair]
-        lengths = prompt_lengths(self._design, tier, pair, attempt)
-        for index, length in enumerate(lengths):
-            key = f"{self._design.seed}/{tier.name}/{pair}/{attempt}/{index}"
-            yield self._request(block.arm, "measured", tier, (pair, attempt, index), key, length)
+        attempt = self._attempts[block.place]
+        for index, (key, length) in enumerate(prompt_keys(self._design, block, attempt)):
+            place = (block.pair, attempt, index)
+            request = self._request(block.arm, block.phase, block.tier, place, key, length)
+            yield replace(request, model=self._targets[block.server].model)
 
     def _request(
         self,
@@ -188,7 +190,7 @@ class Runner:
             prompt=place[2],
             prompt_id=prompt_hash(token_ids),
             token_ids=tuple(token_ids),
-            model=self._targets[arm].model,
+            model="",
             output_tokens=self._design.output_tokens,
         )
 
@@ -216,16 +218,16 @@ class Runner:
         gone = next((r.detail for r in failed if r.failure == "connect error"), "")
         if failed and not gone:
             try:
-                served_model(self._targets[block.arm].url)
+                served_model(self._targets[block.server].url)
             except ExternalFailureError as error:
                 gone = str(error)
                 # Voids the pair, so that a resume measures it again.
                 self._keep(replace(failed[-1], failure="connect error", detail=gone), [])
         if not gone:
             return
-        gone = self._arms[block.arm].cause_of_death() or gone
+        gone = self._arms[block.server].cause_of_death() or gone
         message = (
-            f"{block.arm}: the server is gone in tier {block.tier.name}, block"
+            f"{block.server}: the server is gone in tier {block.tier.name}, block"
             f" {block.pair + 1} of {self._design.pairs} ({gone}); {self.progress.done} of"
             f" {self.progress.total} blocks are kept"
         )
@@ -238,30 +240,25 @@ class _Target:
     model: str
 
 
-def next_attempts(design: Design, earlier: Iterable[RequestRecord]) -> dict[tuple[str, int], int]:
+def next_attempts(design: Design, earlier: Iterable[RequestRecord]) -> dict[Place, int]:
     """Pairs still to run, with their attempt number.
 
     A pair is finished when both arms have a record of every prompt in the same attempt and no
     request met a dead server. Otherwise both arms measure it again, with fresh prompts.
     """
-    counts: Counter[tuple[str, int, int]] = Counter()
-    void: set[tuple[str, int, int]] = set()
-    highest: dict[tuple[str, int], int] = {}
+    counts: Counter[tuple[Place, int]] = Counter()
+    void: set[tuple[Place, int]] = set()
+    highest: dict[Place, int] = {}
     for record in earlier:
-        if record.phase != "measured":
-            continue
-        place = record.tier, record.pair
+        place = (record.phase, record.tier, record.pair)
         highest[place] = max(highest.get(place, 0), record.attempt)
-        attempt = (record.tier, record.pair, record.attempt)
-        counts[attempt] += 1
+        counts[place, record.attempt] += 1
         if record.failure == "connect error":
-            void.add(attempt)
-    missing: dict[tuple[str, int], int] = {}
-    for tier in design.tiers:
-        for pair in range(design.pairs):
-            place = (tier.name, pair)
-            last = (tier.name, pair, highest.get(place, -1))
-            full = prompts_in_pair(design, pair) * len(ARMS)
-            if last in void or counts[last] < full:
-                missing[place] = last[2] + 1
+            void.add((place, record.attempt))
+    missing: dict[Place, int] = {}
+    for place in places(design):
+        last = (place, highest.get(place, -1))
+        full = prompts_in_pair(design, place[2]) * len(ARMS)
+        if last in void or counts[last] < full:
+            missing[place] = last[1] + 1
     return missing

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from hwtune.adapters.load.client import Request, run_load
 from hwtune.adapters.load.exchange import parse_endpoint
-from hwtune.adapters.load.mock_server import Behaviour, Fault
+from hwtune.adapters.load.mock_frames import Behaviour, Fault
 from hwtune.adapters.load.mock_thread import running_mock
 from hwtune.domain.bench import FailureReason, RequestRecord
 from hwtune.domain.client_check import ClientCheck, Truth, check_client

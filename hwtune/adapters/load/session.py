@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -102,12 +103,11 @@ class Session:
     def missing(self) -> str:
         """What a resume would still measure, or nothing."""
         pairs = next_attempts(self.design, read_requests(self.run_dir))
-        parts = []
-        for tier in self.design.tiers:
-            count = sum(name == tier.name for name, _ in pairs)
-            if count:
-                parts.append(f"{count} of {self.design.pairs} blocks of tier {tier.name}")
-        return ", ".join(parts)
+        counts = Counter((phase, tier) for phase, tier, _ in pairs)
+        return ", ".join(
+            f"{count} {'A/A ' * (phase == 'a/a')}block{'s' * (count > 1)} of tier {tier}"
+            for (phase, tier), count in counts.items()
+        )
 
     def write(self, comparison: Comparison, report: str) -> None:
         """``comparison.json`` and ``report.md``."""
@@ -134,19 +134,21 @@ def _block_line(design: Design, block: Block, progress: Progress) -> str:
         record
         for record in progress.records
         if (record.phase, record.tier, record.pair, record.arm)
-        == ("measured", block.tier.name, block.pair, block.arm)
+        == (block.phase, block.tier.name, block.pair, block.arm)
     ]
     ttft = median([record.ttft_s for record in mine if record.ttft_s is not None])
     shown = "no answer" if ttft is None else f"TTFT {ttft * 1e3:.1f} ms"
     failed = sum(record.failure is not None for record in mine)
     trouble = f", {failed} FAILED" if failed else ""
     return (
-        f"[{progress.done}/{progress.total}] {block.tier.name} block {block.pair + 1}"
-        f" {block.arm}: {shown}{trouble}{_so_far(design, block, progress)}"
+        f"[{progress.done}/{progress.total}] {block.tier.name} {'A/A ' * (block.phase == 'a/a')}block"
+        f" {block.pair + 1} {block.arm}: {shown}{trouble}{_so_far(design, block, progress)}"
     )
 
 
 def _so_far(design: Design, block: Block, progress: Progress) -> str:
+    if block.phase != "measured":
+        return ""
     tiers = compare(design, progress.records, ()).tiers
     tier = next(tier for tier in tiers if tier.tier == block.tier.name)
     parts = []
