@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
 from hwtune.cli import derive_page_modes as modes
+from hwtune.cli import derive_page_options as option
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.domain.units import parse_bytes
@@ -21,65 +21,26 @@ _ENGINES = ("vllm", "vllm-ascend")
 
 def derive_page(
     ctx: typer.Context,
-    model: Annotated[
-        str | None, typer.Argument(help="A model directory, a config.json or a Hugging Face id.")
-    ] = None,
-    profile: Annotated[str, typer.Option(help="Hardware profile, by name or path.")] = "sm_90",
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Every step with its source, and what moved the page.")
-    ] = False,
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,
-    vllm_version: Annotated[
-        str | None, typer.Option(help="Release of the engine; else the installed or newest known.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="vllm or vllm-ascend; else the profile's.")
-    ] = None,
-    alignment: Annotated[
-        int | None, typer.Option(min=1, help="Tokens the backend's pages are multiples of.")
-    ] = None,
-    prefill_checkpoint_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Prefill-checkpoint alignment of the state layers (0.33): 64."),
-    ] = None,
-    kv_cache_memory: Annotated[
-        str | None, typer.Option(help="KV cache of one rank, e.g. 8GiB; gives the capacity.")
-    ] = None,
-    device_memory: Annotated[
-        str | None,
-        typer.Option(help="Memory of one device; with --gpu-memory-utilization and the weights."),
-    ] = None,
-    weight_bytes: Annotated[
-        str | None, typer.Option(help="Weights of one rank; else from the safetensors index.")
-    ] = None,
-    request_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Length of the requests that capacity counts.")
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Length of the prompts prefix caching should serve.")
-    ] = None,
-    why_not: Annotated[
-        int | None, typer.Option(min=1, help="Say why a page of that many tokens is not the one.")
-    ] = None,
-    matrix: Annotated[
-        list[str] | None,
-        typer.Option(help="Axes such as 'tp=1,2 kv=auto,fp8 align=16,64'; prints one row each."),
-    ] = None,
-    observed: Annotated[
-        int | None, typer.Option(min=1, help="A page a server printed: which deployments print it?")
-    ] = None,
-    padding: Annotated[
-        float | None, typer.Option(help="The padding in percent printed with --observed.")
-    ] = None,
-    check_with_vllm: Annotated[
-        bool, typer.Option("--check-with-vllm", help="Compare with the installed vLLM's own code.")
-    ] = False,
-    check_python: Annotated[
-        str | None, typer.Option(help="The Python that has vLLM, for --check-with-vllm.")
-    ] = None,
-    batch: Annotated[
-        str | None, typer.Option(help="JSONL of cases (or -): one JSON answer per line.")
-    ] = None,
+    model: option.ModelReference = None,
+    profile: option.Profile = "sm_90",
+    explain: option.Explain = False,
+    format: option.OutputFormat = Format.TABLE,
+    vllm_version: option.Version = None,
+    engine: option.Engine = None,
+    alignment: option.Alignment = None,
+    prefill_checkpoint_tokens: option.Checkpoint = None,
+    kv_cache_memory: option.CacheMemory = None,
+    device_memory: option.DeviceMemory = None,
+    weight_bytes: option.WeightBytes = None,
+    request_tokens: option.RequestTokens = None,
+    prompt_tokens: option.PromptTokens = None,
+    why_not: option.WhyNot = None,
+    matrix: option.MatrixAxes = None,
+    observed: option.Observed = None,
+    padding: option.Padding = None,
+    check_with_vllm: option.CheckWithVllm = False,
+    check_python: option.CheckPython = None,
+    batch: option.Batch = None,
 ) -> None:
     """Derive the KV-cache page of a hybrid model.
 
@@ -88,14 +49,10 @@ def derive_page(
     if batch is not None:
         _print_batch(batch, vllm_version)
         return
-    flags = list(ctx.args)
     hardware = modes.configured(load_profile(profile), _engine(engine), alignment)
-    deployment = replace(
-        _deployment(flags, vllm_version, hardware.engine),
-        prefill_checkpoint_tokens=prefill_checkpoint_tokens,
-    )
+    deployment = _deployment(ctx.args, vllm_version, hardware.engine, prefill_checkpoint_tokens)
     request = modes.Request(
-        reference=local_model(_model(model, flags)),
+        reference=local_model(_model(model, ctx.args)),
         deployment=modes.placed(deployment, hardware),
         profile=hardware,
         format=format,
@@ -103,15 +60,11 @@ def derive_page(
     if matrix:
         typer.echo(modes.matrix_answer(request, matrix))
     elif check_with_vllm or check_python is not None:
-        _print_check(request, check_python)
+        _print(*modes.check_answer(request, check_python))
     elif observed is not None:
-        _print_observed(request, observed, padding)
+        _print(*modes.observed_answer(request, observed, padding))
     else:
-        memory = modes.Memory(
-            kv_cache=_size("--kv-cache-memory", kv_cache_memory),
-            device=_size("--device-memory", device_memory),
-            weights=_size("--weight-bytes", weight_bytes),
-        )
+        memory = _memory(kv_cache_memory, device_memory, weight_bytes)
         asked = modes.Questions(
             explain=explain,
             request_tokens=request_tokens,
@@ -140,7 +93,9 @@ def _model(model: str | None, flags: list[str]) -> str:
     raise UsageError(message)
 
 
-def _deployment(flags: list[str], version: str | None, engine: str) -> Deployment:
+def _deployment(
+    flags: list[str], version: str | None, engine: str, checkpoint: int | None
+) -> Deployment:
     deployment, notes = deployment_from_flags(flags)
     for note in (*notes, *misspelt_flags(flags)):
         typer.echo(f"note: {note}", err=True)
@@ -148,7 +103,7 @@ def _deployment(flags: list[str], version: str | None, engine: str) -> Deploymen
         from hwtune.adapters.installed_vllm import installed_version
 
         version = installed_version(engine)
-    return replace(deployment, version=version)
+    return replace(deployment, version=version, prefill_checkpoint_tokens=checkpoint)
 
 
 def _engine(engine: str | None) -> str | None:
@@ -168,17 +123,18 @@ def _size(flag: str, text: str | None) -> int | None:
     return size
 
 
-def _print_observed(request: modes.Request, observed: int, padding: float | None) -> None:
-    text, found = modes.observed_answer(request, observed, padding)
-    typer.echo(text)
-    if not found:
-        raise typer.Exit(ANSWER_IS_NO)
+def _memory(cache: str | None, device: str | None, weights: str | None) -> modes.Memory:
+    return modes.Memory(
+        kv_cache=_size("--kv-cache-memory", cache),
+        device=_size("--device-memory", device),
+        weights=_size("--weight-bytes", weights),
+    )
 
 
-def _print_check(request: modes.Request, python: str | None) -> None:
-    text, agrees = modes.check_answer(request, python)
+def _print(text: str, yes: bool) -> None:
+    """Prints an answer to a yes-or-no question; no is exit status 1."""
     typer.echo(text)
-    if not agrees:
+    if not yes:
         raise typer.Exit(ANSWER_IS_NO)
 
 

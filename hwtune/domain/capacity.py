@@ -37,7 +37,8 @@ class Capacity:
 def capacity(
     page: PageDerivation, memory_bytes: int, request_tokens: int | None = None
 ) -> Capacity | None:
-    """The capacity for requests of a length, or None when the config hides the layer counts.
+    """The capacity for requests of a length; None when the config hides the layer counts, and with
+    pipeline parallelism, which splits the groups.
 
     ``request_tokens`` defaults to the maximum model length. Source:
     v1/core/kv_cache_utils.py get_kv_cache_config_from_groups and
@@ -45,7 +46,8 @@ def capacity(
     """
     length = request_tokens or page.deployment.max_model_len or page.model.max_model_len
     groups = _groups(page)
-    if groups is None or length is None or page.attention_page_bytes == 0:
+    pipelined = page.deployment.pipeline_parallel_size > 1
+    if groups is None or length is None or page.attention_page_bytes == 0 or pipelined:
         return None
     per_group, attention_groups, recurrent_groups = groups
     page_bytes = max(page.attention_page_bytes, page.mamba_page_padded_bytes or 0)
