@@ -75,7 +75,8 @@ def page_options(
     placed = profile_deployment(deployment, profile)
     wanted = (profile.default_alignment_tokens, profile.required_alignment_tokens)
     pages = {a: derive_page(model, placed, alignment_tokens=a) for a in wanted}
-    for alignment in _ALIGNMENTS:
+    # vllm-ascend leaves no choice: one page equals the state.
+    for alignment in _ALIGNMENTS if placed.engine == "vllm" else ():
         _try(pages, model, placed, alignment)
     default = _default_page(model, placed, profile)
     pages[profile.default_alignment_tokens] = default

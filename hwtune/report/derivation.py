@@ -202,7 +202,8 @@ def _answer_record(answer: Answer) -> dict[str, Any]:
 
 
 def _explanation(answer: Answer, kind: Format) -> list[str]:
-    page = answer.options.required.page
+    hybrid = answer.options.default.page.hybrid
+    page = (answer.options.required if hybrid else answer.options.default).page
     parts = [render(steps_table(page, f"How {page.block_size_tokens} comes about"), kind)]
     lines = [
         f"{item.setting} {item.value}: without it the page would be {item.block_size_without}"

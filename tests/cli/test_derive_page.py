@@ -195,6 +195,14 @@ def test_a_plain_model_says_that_nothing_needs_deriving(tmp_path: Path) -> None:
     assert (status, "Not hybrid: nothing to derive, the block size is 16." in output) == (0, True)
 
 
+def test_ascend_has_one_page_and_warns_of_a_larger_one() -> None:
+    status, output = run(TINY, "--profile", "ascend-910b", "--block-size", "4096")
+    assert status == 0
+    assert "[ascend-equality]" in output
+    _, output = run(TINY, "--profile", "ascend-910b", "--format", "json")
+    assert [option["block_size"] for option in json.loads(output)["options"]] == [1536]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
