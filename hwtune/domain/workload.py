@@ -61,6 +61,9 @@ class Design:
     """Pairs in which the baseline is compared with itself, before the measurement."""
     warm_up: int = 1
     """Requests per arm and tier before anything counts."""
+    settle_s: float = 0.0
+    """Pause before every block while both servers are up. An idle vLLM spins for a second after its
+    last request (0.32, shm_broadcast.py SpinCondition), which the other arm would pay for."""
     request_timeout_s: float = 600.0
     seed: int = 1
     margin: float = 0.02
@@ -130,8 +133,8 @@ def check_design(design: Design) -> None:
     if min(design.pairs, design.prompts_per_tier, design.concurrency) < 1:
         message = "--blocks, --prompts-per-tier and --concurrency must be 1 or more"
         raise UsageError(message)
-    if min(design.warm_up, design.aa_pairs) < 0:
-        message = "--warm-up and --aa must be 0 or more"
+    if min(design.warm_up, design.aa_pairs, design.settle_s) < 0:
+        message = "--warm-up, --aa and --settle must be 0 or more"
         raise UsageError(message)
     if design.output_tokens < 2:
         message = f"--output-tokens {design.output_tokens}: TPOT needs at least 2"

@@ -205,3 +205,16 @@ def test_an_aa_phase_asks_the_baseline_twice_with_other_prompts_of_the_same_leng
     assert lengths["baseline"] == lengths["candidate"]
     order = [record.phase for record in progress.records if record.phase != "warm-up"]
     assert order == ["a/a"] * 16 + ["measured"] * 16
+
+
+@pytest.mark.parametrize(
+    ("mode", "pauses"), [("concurrent servers", [1.5] * 8), ("restart per block", [])]
+)
+def test_two_servers_that_are_both_up_rest_before_every_block(
+    tmp_path: Path, mode: Mode, pauses: list[float]
+) -> None:
+    slept: list[float] = []
+    design = replace(DESIGN, mode=mode, settle_s=1.5)
+    with _arms() as arms, closing(RequestJournal(tmp_path)) as journal:
+        Runner(design, arms, journal, (), lambda text: None, sleep=slept.append).run()
+    assert slept == pauses

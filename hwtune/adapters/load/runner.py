@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,12 +54,14 @@ class Runner:
         earlier: Sequence[RequestRecord],
         echo: Echo,
         on_block: Callable[[Block, Progress], None] = lambda block, progress: None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._design = design
         self._arms = arms
         self._journal = journal
         self._echo = echo
         self._on_block = on_block
+        self._sleep = sleep
         self._attempts = next_attempts(design, earlier)
         self._targets: dict[Arm, _Target] = {}
         self._restarts = design.mode == "restart per block"
@@ -156,6 +159,8 @@ class Runner:
         if self._restarts:
             self._start(server)
             self._warm_up(server, [block.tier])
+        else:
+            self._sleep(self._design.settle_s)
         records = self._load(server, list(self._block_requests(block)))
         self._check_alive(block, records)
         if self._restarts:
