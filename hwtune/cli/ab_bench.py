@@ -13,6 +13,7 @@ from hwtune.domain.workload import DEFAULT_TIERS, Design, Mode, check_design, pa
 
 if TYPE_CHECKING:
     from hwtune.adapters.load.session import Session
+    from hwtune.domain.bench import Comparison
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,6 +48,9 @@ def serving(
     margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
     confidence: Annotated[float, typer.Option(help="Of all intervals together.")] = 0.95,
     design_seed: Annotated[int, typer.Option(help="Decides prompts and order.")] = 1,
+    settle: Annotated[
+        float, typer.Option(help="Seconds of rest before every block, while both servers are up.")
+    ] = 1.5,
     request_timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 600.0,
     ready_timeout: Annotated[float, typer.Option(help="Seconds for a server to start.")] = 1800.0,
     restart: Annotated[
@@ -94,6 +98,7 @@ def serving(
             concurrency=concurrency,
             aa_pairs=aa,
             warm_up=warm_up,
+            settle_s=settle,
             request_timeout_s=request_timeout,
             seed=design_seed,
             margin=margin,
@@ -103,6 +108,46 @@ def serving(
         check_design(design)
         session = Session(design, run_dir or new_run_dir(), resumed=False)
     _finish(session, ready_timeout, form)
+
+
+@app.command("compare")
+def compare(
+    baseline: Annotated[Path, typer.Argument(help="Result file or directory, or a run of ours.")],
+    candidate: Annotated[Path | None, typer.Argument(help="The other side.")] = None,
+    margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
+    confidence: Annotated[float, typer.Option(help="Of all intervals together.")] = 0.95,
+    form: Annotated[Format, typer.Option("--format", help="Result on standard output.")] = "table",
+) -> None:
+    """Judge saved results: two of `vllm bench serve --save-detailed`, or one run of ab-bench.
+
+    Exit status 0 not slower, 1 slower or not comparable, 3 bad input.
+    """
+    from hwtune.report.bench import render
+
+    if candidate is None:
+        comparison = _judge_again(baseline)
+    else:
+        from hwtune.domain.saved import compare_saved
+        from hwtune.io.saved_results import pair_results
+
+        pairs, notes = pair_results(baseline, candidate)
+        comparison = compare_saved(pairs, margin=margin, confidence=confidence, notes=notes)
+    sys.stdout.write(render(comparison, form))
+    if comparison.answer_is_no:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _judge_again(run_dir: Path) -> Comparison:
+    from hwtune.adapters.load.session import Session
+    from hwtune.io.records import read_design
+
+    session = Session(read_design(run_dir), run_dir, resumed=True)
+    session.prove_from_disk()
+    comparison = session.judge()
+    if comparison is None:
+        message = f"{run_dir}: nothing was measured yet"
+        raise InputError(message)
+    return comparison
 
 
 @app.command("self-test")

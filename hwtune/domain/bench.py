@@ -212,6 +212,8 @@ class Comparison:
     """Joint over the tiers: each interval is wider by Bonferroni's rule."""
     margin: float
     """Equivalence margin: a ratio within 1/(1+margin)..1+margin is the same."""
+    unit: str = "blocks"
+    """What the intervals are taken over."""
     conditions: dict[str, str]
     gates: tuple[Gate, ...]
     """Those that concern the whole run."""

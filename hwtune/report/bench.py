@@ -27,7 +27,10 @@ def to_table(comparison: Comparison) -> str:
     """Plain text for a terminal or a log: one table per tier, conditions beside it."""
     lines = [_title(comparison), *_conditions(comparison), ""]
     for tier in comparison.tiers:
-        lines += [_tier_title(tier), *_aligned([_HEADER, *map(_cells, tier.metrics)])]
+        lines += [
+            _tier_title(tier, comparison.unit),
+            *_aligned([_HEADER, *map(_cells, tier.metrics)]),
+        ]
         lines += [f"  {note}" for note in _below(tier)]
         lines.append("")
     lines += [*_gate_lines(comparison), *(f"note: {note}" for note in comparison.notes)]
@@ -41,17 +44,17 @@ def _title(comparison: Comparison) -> str:
 def _conditions(comparison: Comparison) -> list[str]:
     facts = "; ".join(f"{name}: {value}" for name, value in comparison.conditions.items())
     interval = (
-        f"Intervals: {comparison.confidence * 100:g} % over all tiers together, bootstrap over"
-        f" blocks; same means within ±{comparison.margin * 100:g} %."
+        f"Intervals: {comparison.confidence * 100:g} % over all tiers together, over"
+        f" {comparison.unit}; same means within ±{comparison.margin * 100:g} %."
     )
     return [facts, interval]
 
 
-def _tier_title(tier: TierResult) -> str:
+def _tier_title(tier: TierResult, unit: str) -> str:
     tokens = " to ".join(map(str, tier.prompt_tokens)) if tier.prompt_tokens else "no"
     return (
         f"Tier {tier.tier} · {tier.prompts} prompts in both arms · {tokens} prompt tokens ·"
-        f" {tier.pairs_done} of {tier.pairs_planned} blocks"
+        f" {tier.pairs_done} of {tier.pairs_planned} {unit}"
     )
 
 
@@ -131,7 +134,7 @@ def to_markdown(comparison: Comparison) -> str:
     lines += [f"- {name}: {value}" for name, value in comparison.conditions.items()]
     lines += [f"- {_conditions(comparison)[1]}", *(f"- {note}" for note in comparison.notes)]
     for tier in comparison.tiers:
-        lines += ["", f"## {_tier_title(tier)}", "", _markdown_row(_HEADER)]
+        lines += ["", f"## {_tier_title(tier, comparison.unit)}", "", _markdown_row(_HEADER)]
         lines.append(_markdown_row(["---"] * len(_HEADER)))
         lines += [_markdown_row(_cells(result)) for result in tier.metrics]
         lines += ["", *(f"- {note}" for note in _below(tier))]

@@ -17,7 +17,7 @@ from hwtune.domain.errors import HwtuneError
 FAST = Behaviour(ttft_s=0.002, tpot_s=0.0002)
 SMALL = [
     *("--tier", "100-200", "--blocks", "6", "--prompts-per-tier", "6"),
-    *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000"),
+    *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000", "--settle", "0"),
 ]
 
 
@@ -158,3 +158,11 @@ def test_the_self_test_shows_reported_beside_true() -> None:
 def test_the_self_test_refuses_no_streams() -> None:
     result = CliRunner().invoke(app, ["self-test", "--streams", "0"])
     assert _status(result) == 2
+
+
+def test_a_saved_run_of_ours_can_be_judged_again(tmp_path: Path) -> None:
+    _serve(tmp_path / "run", Behaviour(ttft_s=0.02, tpot_s=0.004))
+    again = CliRunner().invoke(app, ["compare", str(tmp_path / "run"), "--format", "json"])
+    assert again.exit_code == 1
+    first = json.loads((tmp_path / "run" / "comparison.json").read_text())
+    assert json.loads(again.stdout)["tiers"] == first["tiers"]

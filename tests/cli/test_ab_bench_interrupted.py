@@ -40,7 +40,7 @@ def test_an_interrupted_run_keeps_its_records_and_goes_on(
         design = [
             *("m", "--baseline-url", url_a, "--candidate-url", url_b, "--run-dir", str(run_dir)),
             *("--tier", "100-200", "--blocks", "6", "--prompts-per-tier", "24"),
-            *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000"),
+            *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000", "--settle", "0"),
         ]
         child = subprocess.Popen([*HWTUNE, *design], stderr=subprocess.PIPE, text=True)
         _until(run_dir / "requests.jsonl", 12)

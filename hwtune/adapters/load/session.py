@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
 from hwtune.adapters.load.runner import Progress, Runner, next_attempts
-from hwtune.domain.bench import E2EL, TTFT, ArmProof, Comparison, Gate, MetricResult
+from hwtune.domain.bench import ARMS, E2EL, TTFT, ArmProof, Comparison, Gate, MetricResult
 from hwtune.domain.compare import compare
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
@@ -88,6 +88,17 @@ class Session:
         )
         self._gates.append(gate)
         return {"baseline": baseline, "candidate": candidate}
+
+    def prove_from_disk(self) -> None:
+        """Checks the markers of the servers that a finished run left behind, where it did."""
+        for arm in ARMS:
+            run_dirs = sorted((self.run_dir / "arms").glob(f"{arm}*"))
+            proofs = [
+                UrlArm(arm, "", run_dir).verify(require_kernel_hits=True) for run_dir in run_dirs
+            ]
+            failed = [proof for proof in proofs if proof.passed is False]
+            if proofs:
+                self._proofs[arm] = (failed or proofs)[0]
 
     def judge(self) -> Comparison | None:
         """The comparison over everything on disk; None when nothing was measured."""
