@@ -64,6 +64,7 @@ class Runner:
         self._sleep = sleep
         self._attempts = next_attempts(design, earlier)
         self._targets: dict[Arm, _Target] = {}
+        self._wrong: set[Arm] = set()
         self._restarts = design.mode == "restart per block"
         self.progress = Progress(records=list(earlier))
 
@@ -131,10 +132,23 @@ class Runner:
 
     def _prove_arm(self, arm: Arm, *, require_kernel_hits: bool) -> None:
         proof = self._arms[arm].verify(require_kernel_hits=require_kernel_hits)
+        self._echo(f"{arm}: markers: {proof.summary}")
+        self.progress.proofs[arm] = proof
+
+    def _prove_restarted(self, arm: Arm) -> None:
+        """One of many servers of an arm. A wrong one voids the arm, whatever the others were.
+
+        A server that saw one tier only need not have hit every kernel; one of them must.
+        """
         earlier = self.progress.proofs.get(arm)
-        # With restarts every server is proved; one bad server voids the arm.
-        if earlier is None or earlier.passed is not False:
-            self.progress.proofs[arm] = proof
+        proof = self._arms[arm].verify(require_kernel_hits=False)
+        if proof.passed is False:
+            self._wrong.add(arm)
+        elif arm in self._wrong or (earlier is not None and earlier.passed):
+            return
+        else:
+            proof = self._arms[arm].verify(require_kernel_hits=True)
+        self.progress.proofs[arm] = proof
         self._echo(f"{arm}: markers: {proof.summary}")
 
     def _warm_up(self, arm: Arm, tiers: Sequence[Tier]) -> None:
@@ -164,7 +178,7 @@ class Runner:
         records = self._load(server, list(self._block_requests(block)))
         self._check_alive(block, records)
         if self._restarts:
-            self._prove_arm(server, require_kernel_hits=True)
+            self._prove_restarted(server)
             self._stop([server])
         self.progress.done += 1
         self._on_block(block, self.progress)
