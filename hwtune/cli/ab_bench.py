@@ -186,11 +186,13 @@ def self_test(
 def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:
     """Runs, shows, and exits with what the result means."""
     from hwtune.report.bench import render, to_markdown
+    from hwtune.report.progress import watching
 
     error: HwtuneError | None = None
     interrupted = False
     try:
-        session.run(ready_timeout_s, _echo)
+        with watching() as watcher:
+            session.run(ready_timeout_s, watcher)
     except KeyboardInterrupt:
         interrupted = True
     except HwtuneError as caught:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
 from hwtune.adapters.load.runner import Progress, Runner, next_attempts
@@ -26,7 +26,17 @@ from hwtune.io.records import (
     write_text,
 )
 
-Echo = Callable[[str], None]
+
+class Watcher(Protocol):
+    """Is told what happens."""
+
+    def line(self, text: str) -> None:
+        """Something worth a line."""
+        ...
+
+    def block(self, done: int, total: int, text: str) -> None:
+        """A block has ended."""
+        ...
 
 
 def new_run_dir() -> Path:
@@ -47,23 +57,25 @@ class Session:
         if not resumed:
             write_design(design, run_dir)
 
-    def run(self, ready_timeout_s: float, echo: Echo) -> None:
+    def run(self, ready_timeout_s: float, watcher: Watcher) -> None:
         """Measures what is missing. Whatever ends it, finished requests are on disk.
 
         Raises:
             HwtuneError: a server failed, or an input turned out unusable.
         """
         if not next_attempts(self.design, self._earlier):
-            echo("nothing is missing: judging what is there")
-        arms = self._arms(ready_timeout_s, echo)
+            watcher.line("nothing is missing: judging what is there")
+        arms = self._arms(ready_timeout_s)
         with closing(RequestJournal(self.run_dir)) as journal:
             runner = Runner(
                 self.design,
                 arms,
                 journal,
                 self._earlier,
-                echo,
-                lambda block, progress: echo(_block_line(self.design, block, progress)),
+                watcher.line,
+                lambda block, progress: watcher.block(
+                    progress.done, progress.total, _block_line(self.design, block, progress)
+                ),
             )
             try:
                 runner.run()
@@ -71,7 +83,7 @@ class Session:
                 self._proofs = runner.progress.proofs
                 self._worst_lag_s = runner.progress.worst_lag_s
 
-    def _arms(self, ready_timeout_s: float, echo: Echo) -> dict[Arm, ArmServer]:
+    def _arms(self, ready_timeout_s: float) -> dict[Arm, ArmServer]:
         design = self.design
         if design.baseline_url is not None and design.candidate_url is not None:
             return {
@@ -152,7 +164,7 @@ def _block_line(design: Design, block: Block, progress: Progress) -> str:
     failed = sum(record.failure is not None for record in mine)
     trouble = f", {failed} FAILED" if failed else ""
     return (
-        f"[{progress.done}/{progress.total}] {block.tier.name} {'A/A ' * (block.phase == 'a/a')}block"
+        f"{block.tier.name} {'A/A ' * (block.phase == 'a/a')}block"
         f" {block.pair + 1} {block.arm}: {shown}{trouble}{_so_far(design, block, progress)}"
     )
 
