@@ -11,6 +11,7 @@ from hwtune.domain.evidence import (
     KernelCount,
     Mark,
     MarkKind,
+    Phase,
     Place,
     RunStatus,
     Sighting,
@@ -46,6 +47,7 @@ class EvidenceCollector:
         self._fallbacks: list[Place] = []
         self._foreign = 0
         self._started = False
+        self._stopping = False
         self._previous: LogLine | None = None
         self._before: bytes | None = None
         self._last: tuple[int, str] | None = None
@@ -115,7 +117,7 @@ class EvidenceCollector:
         self._facts.setdefault(sighting.fact, FactCollector(rule)).add(sighting)
 
     def _take(self, line: LogLine) -> None:
-        self._failures.feed(line, place_of(line), started=self._started)
+        self._failures.feed(line, place_of(line), phase=self._phase())
         matches = tuple(match_line(line, self._markers))
         for match in matches:
             self._apply(match, line)
@@ -127,7 +129,7 @@ class EvidenceCollector:
         if marker.kind == "hwtune":
             self._mark(match, line, place)
         elif marker.kind == "fatal":
-            self._failures.fatal(line.message.strip(), place, started=self._started)
+            self._failures.fatal(line.message.strip(), place, phase=self._phase())
         elif marker.kind == "fallback" and len(self._fallbacks) < _MAX_FALLBACKS:
             self._fallbacks.append(place)
         elif marker.kind == "request error":
@@ -136,7 +138,21 @@ class EvidenceCollector:
             self._drop(marker)
         if marker.fact is not None and match.value is not None:
             self.add(Sighting(fact=marker.fact, value=match.value, rank=marker.rank, place=place))
-            self._started = self._started or marker.fact == "startup_complete"
+            self._note_phase(marker.fact)
+
+    def _note_phase(self, fact: str) -> None:
+        """A server that starts again in the same log is not stopping any more."""
+        if fact == "stopping":
+            self._stopping = True
+        elif fact in ("api_server", "startup_complete"):
+            self._started = (self._started and not self._stopping) or fact == "startup_complete"
+            self._stopping = False
+
+    def _phase(self) -> Phase:
+        ran = self._started or "served" in self._facts
+        if self._stopping and ran:
+            return "shutdown"
+        return "serving" if self._started else "start"
 
     def _drop(self, marker: Marker) -> None:
         self._markers = tuple(item for item in self._markers if item is not marker)

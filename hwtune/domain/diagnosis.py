@@ -22,7 +22,9 @@ def symptoms_of(evidence: Evidence, expect: Expectation | None) -> Symptoms:
     symptoms.update(_plan_symptoms(evidence))
     cause = first_cause(evidence)
     symptoms["first_error"] = "" if cause is None else cause.text
-    symptoms["all_errors"] = "\n".join(failure.text for failure in evidence.failures)
+    symptoms["all_errors"] = "\n".join(
+        failure.text for failure in evidence.failures if failure.phase != "shutdown"
+    )
     symptoms["log_ends"] = _yes(cause is None and "fact.startup_complete" not in symptoms)
     refusals = [
         mark.fields["refuses"]

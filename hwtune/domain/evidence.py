@@ -83,13 +83,17 @@ class Mark:
     place: Place
 
 
+Phase = Literal["start", "serving", "shutdown"]
+"""Before start-up completed, after it, or after the server was asked to stop."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An exception or fatal message, in the words of the program that gave up."""
 
     text: str
     place: Place
-    phase: Literal["start", "serving"]
+    phase: Phase
     wrapper: bool
     """It only reports that another process failed, e.g. ``Engine core initialization failed``."""
 

@@ -6,7 +6,8 @@ process that waited for it. The last one is the least informative. Rules:
 * an exception is the first unindented line after ``Traceback (most recent call last):`` of the
   same process;
 * an exception that only says that another process failed is a *wrapper*;
-* a traceback logged by the code that serves requests is a request's error, not the server's.
+* a traceback logged by the code that serves requests is a request's error, not the server's;
+* what a server prints after it was asked to stop is its way of stopping, not a cause.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hwtune.domain.evidence import Evidence, Failure, Place
+from hwtune.domain.evidence import Evidence, Failure, Phase, Place
 from hwtune.domain.log_lines import LogLine
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -52,6 +53,8 @@ class _Open:
     """A traceback being read."""
 
     source: str | None
+    phase: Phase
+    """Of its first line: a request to stop that comes in between did not cause it."""
     frame: str = ""
     """Innermost frame so far, for exceptions without a text."""
     age: int = 0
@@ -80,13 +83,13 @@ class FailureTracker:
         """Whether a traceback is open, so that any line may matter."""
         return bool(self._open) or self._pending is not None
 
-    def feed(self, line: LogLine, place: Place, *, started: bool) -> None:
-        """Takes one line. ``started``: start-up had completed before it."""
+    def feed(self, line: LogLine, place: Place, *, phase: Phase) -> None:
+        """Takes one line. ``phase``: how far the server had got before it."""
         key = (line.process, line.is_logger)
         if self._pending is not None:
             self._finish_detail(key, line)
         if line.message.rstrip().endswith(_TRACEBACK):
-            self._open[key] = _Open(source=line.source)
+            self._open[key] = _Open(source=line.source, phase=phase)
             return
         self._forget_old()
         opened = self._open.get(key)
@@ -98,7 +101,7 @@ class FailureTracker:
             opened.frame = frame["where"] if frame else opened.frame
             return
         del self._open[key]
-        self._close(line, place, opened, started)
+        self._close(line, place, opened)
 
     def _forget_old(self) -> None:
         for key, opened in list(self._open.items()):
@@ -106,11 +109,11 @@ class FailureTracker:
             if opened.age > _MAX_AGE:
                 del self._open[key]
 
-    def fatal(self, text: str, place: Place, *, started: bool) -> None:
+    def fatal(self, text: str, place: Place, *, phase: Phase) -> None:
         """A message that means the end without any traceback."""
-        self._add(text, place, started=started, wrapper=text.startswith(_WRAPPERS))
+        self._add(text, place, phase=phase, wrapper=text.startswith(_WRAPPERS))
 
-    def _close(self, line: LogLine, place: Place, opened: _Open, started: bool) -> None:
+    def _close(self, line: LogLine, place: Place, opened: _Open) -> None:
         match = _EXCEPTION.match(line.message.rstrip())
         if (
             match is None
@@ -123,7 +126,7 @@ class FailureTracker:
             return
         text = match["text"] or ""
         shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
-        self._add(shown, place, started=started, wrapper=text.startswith(_WRAPPERS))
+        self._add(shown, place, phase=opened.phase, wrapper=text.startswith(_WRAPPERS))
         if "validation error" in text:
             key = (line.process, line.is_logger)
             self._pending = _Pending(key=key, index=len(self.failures) - 1)
@@ -140,14 +143,10 @@ class FailureTracker:
                 text=text, place=old.place, phase=old.phase, wrapper=old.wrapper
             )
 
-    def _add(self, text: str, place: Place, *, started: bool, wrapper: bool) -> None:
-        failure = Failure(
-            text=text[:_MAX_TEXT],
-            place=place,
-            phase="serving" if started else "start",
-            wrapper=wrapper,
-        )
-        if len(self.failures) < 100 and all(text != old.text for old in self.failures):
+    def _add(self, text: str, place: Place, *, phase: Phase, wrapper: bool) -> None:
+        failure = Failure(text=text[:_MAX_TEXT], place=place, phase=phase, wrapper=wrapper)
+        known = any(old.text == text and old.phase == phase for old in self.failures)
+        if len(self.failures) < 100 and not known:
             self.failures.append(failure)
 
 
@@ -158,7 +157,10 @@ def _without_text(name: str, frame: str) -> str:
 
 
 def first_cause(evidence: Evidence) -> Failure | None:
-    """The first failure that is no echo of another; an echo when nothing better was logged."""
-    causes = [failure for failure in evidence.failures if not failure.wrapper]
-    echoes = [failure for failure in evidence.failures if failure.wrapper]
-    return next(iter(causes or echoes), None)
+    """The first failure that is no echo of another; an echo when nothing better was logged.
+
+    What was logged after the request to stop is no cause of anything.
+    """
+    real = [failure for failure in evidence.failures if failure.phase != "shutdown"]
+    causes = [failure for failure in real if not failure.wrapper]
+    return next(iter(causes or real), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hwtune.domain.check_health import health_checks
 from hwtune.domain.collecting import EvidenceCollector
 from hwtune.domain.evidence import Evidence
 from hwtune.domain.failures import first_cause
@@ -95,6 +96,57 @@ def test_a_failure_after_start_up_is_told_apart() -> None:
     cause = first_cause(_evidence(STARTED, *_traceback(ENGINE, "RuntimeError: device-side assert")))
     assert cause is not None
     assert cause.phase == "serving"
+
+
+API = "(APIServer pid=1) ERROR 11-30 07:42:17 [async_llm.py:906] "
+DEAD = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See above."
+ASSERT = "RuntimeError: device-side assert"
+STOPS = [
+    "(APIServer pid=1) INFO 11-30 07:42:17 [launcher.py:254] [shutdown] API server: shutdown triggered",
+    "INFO 08-18 19:58:43 [launcher.py:73] Shutting down FastAPI HTTP server.",
+    "INFO:     Shutting down",
+    "INFO:     Finished server process [7]",
+]
+
+
+def _health(evidence: Evidence) -> str:
+    found = {item.name: item.status for item in health_checks(evidence)}
+    return found.get("health", "no failure")
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_what_a_server_prints_while_it_stops_is_no_failure(stop: str) -> None:
+    evidence = _evidence(STARTED, stop, f"{API}output_handler failed.", *_traceback(API, DEAD))
+    assert [failure.phase for failure in evidence.failures] == ["shutdown"]
+    assert first_cause(evidence) is None
+    assert (evidence.value("first_error"), _health(evidence)) == (None, "no failure")
+
+
+def test_a_failure_before_the_request_to_stop_counts() -> None:
+    evidence = _evidence(STARTED, *_traceback(ENGINE, ASSERT), STOPS[0], *_traceback(API, DEAD))
+    cause = first_cause(evidence)
+    assert cause is not None
+    assert (cause.text, cause.phase, _health(evidence)) == (ASSERT, "serving", "failed")
+
+
+def test_a_traceback_that_began_before_the_request_to_stop_counts() -> None:
+    *most, last = _traceback(ENGINE, ASSERT)
+    assert _health(_evidence(STARTED, *most, STOPS[0], last)) == "failed"
+
+
+def test_a_server_that_starts_again_in_the_same_log_can_fail_again() -> None:
+    again = "(APIServer pid=8) INFO 11-30 08:00:00 [api_utils.py:1] vLLM API server version 0.32.0"
+    first = (STARTED, STOPS[0], *_traceback(API, DEAD), again)
+    cause = first_cause(_evidence(*first, *_traceback(ENGINE, ASSERT)))
+    assert cause is not None
+    assert cause.phase == "start"
+    assert _health(_evidence(*first, STARTED, *_traceback(API, DEAD))) == "failed"
+
+
+def test_a_start_that_fails_is_no_shutdown() -> None:
+    cause = first_cause(_evidence(STOPS[0], *_traceback(ENGINE, ASSERT)))
+    assert cause is not None
+    assert cause.phase == "start"
 
 
 @pytest.mark.parametrize("end", ["KeyboardInterrupt", "SystemExit: 0"])
