@@ -50,7 +50,9 @@ def answers(evidence: Evidence, report: MarkerReport) -> tuple[Answer, ...]:
 
 def _layout(evidence: Evidence, check: Check | None) -> Answer:
     seen, places = page_seen(evidence)
-    if check is not None and seen is None and check.status == "failed":
+    if check is not None and check.status == "skipped":
+        text = f"cannot tell: {check.reason}"
+    elif check is not None and seen is None and check.status == "failed":
         text = f"cannot tell: planned {check.expected}, and nothing states the page"
     elif check is not None:
         verdict = "yes" if check.status == "passed" else "no"

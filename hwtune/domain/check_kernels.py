@@ -53,7 +53,7 @@ def kernel_checks(
 ) -> Iterator[Check]:
     """Plugin present, every expected kernel hit, no fault, nothing run in a baseline."""
     wanted = () if expect is None else expect.kernels
-    if wanted or evidence.plan is not None:
+    if wanted or evidence.plan is not None or evidence.other_runs:
         yield _plugin(evidence)
     for kernel in wanted:
         yield _kernel(evidence, kernel, require_hits=require_hits)
@@ -66,6 +66,10 @@ def _plugin(evidence: Evidence) -> Check:
     question = "Is the plugin in the vLLM processes? (registered is not used)"
     refused = [mark for mark in evidence.marks if mark.kind == "refused"]
     present = [mark for mark in evidence.marks if mark.kind in ("registered", "observing")]
+    if evidence.other_runs:
+        nonces = ", ".join(evidence.other_runs)
+        reason = f"the log is of another run (nonce {nonces}); this run's is {evidence.nonce}"
+        return _check("plugin", question, "failed", reason, f"nonce {nonces}", ())
     if refused:
         reason = f"the plugin refused: {refused[0].fields.get('reason', 'no reason given')}"
         return _check("plugin", question, "failed", reason, "refused", (refused[0].place,))

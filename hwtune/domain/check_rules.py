@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from hwtune.domain.backend_names import same_backend
 from hwtune.domain.check_health import health_checks
@@ -28,9 +29,17 @@ def all_checks(
     if expect is not None:
         checks.extend(_expected_checks(evidence, expect))
     checks.extend(_agreement(evidence))
-    checks.extend(kernel_checks(evidence, expect, require_hits=require_kernel_hits))
     checks.extend(_named_fact(evidence, name, value) for name, value in facts.items())
-    return tuple(checks)
+    if evidence.other_runs:
+        checks = [_void(item, evidence) for item in checks]
+    kernels = kernel_checks(evidence, expect, require_hits=require_kernel_hits)
+    return (*checks, *kernels)
+
+
+def _void(check: Check, evidence: Evidence) -> Check:
+    """What another run's log states neither proves nor refutes anything of this one."""
+    reason = f"the log is of another run (nonce {', '.join(evidence.other_runs)})"
+    return replace(check, status="skipped", seen=NOT_STATED, reason=reason)
 
 
 def _expected_checks(evidence: Evidence, expect: Expectation) -> Iterator[Check]:

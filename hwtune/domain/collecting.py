@@ -31,6 +31,7 @@ _MAX_LINE_BYTES = 1 << 18
 _FIELD = re.compile(r"(?:^| )(?P<key>[a-z_]+)=")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """What a terminal would act upon."""
+_PRESENCE = ("registered", "observing", "refused", "layer bound")
 _DEFAULT_RULE = FactRule(name="", title="", merge="first")
 
 
@@ -204,6 +205,7 @@ class EvidenceCollector:
             counts=tuple(count for count in counts if nonce is None or count.nonce == nonce),
             has_counters=has_counters,
             nonce=nonce,
+            other_runs=_other_runs(self._marks, self._nonce),
             foreign_marks=self._foreign + len(self._marks) - len(own),
             status=status,
             plan=plan,
@@ -242,6 +244,15 @@ def parse_fields(text: str) -> dict[str, str]:
     matches = list(_FIELD.finditer(text))
     ends = [match.start() for match in matches[1:]] + [len(text)]
     return {m["key"]: text[m.end() : end].strip() for m, end in zip(matches, ends, strict=True)}
+
+
+def _other_runs(marks: list[Mark], nonce: str | None) -> tuple[str, ...]:
+    """Whose plugin speaks in the files in which the run's own never does."""
+    if not nonce:
+        return ()
+    own = {mark.place.file for mark in marks if mark.nonce == nonce}
+    others = (mark for mark in marks if mark.place.file not in own and mark.kind in _PRESENCE)
+    return tuple(dict.fromkeys(mark.nonce for mark in others))
 
 
 def _registered_nonce(marks: list[Mark]) -> str | None:

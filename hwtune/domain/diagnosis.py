@@ -48,6 +48,7 @@ def _plugin_symptoms(evidence: Evidence) -> dict[str, str]:
         "observing": _yes("observing" in kinds),
         "plugin_present": _yes(bool(kinds & {"registered", "observing"})),
         "layer_bound": _yes("layer bound" in kinds),
+        "other_run": _yes(bool(evidence.other_runs)),
         "foreign_marks": _yes(evidence.foreign_marks > 0),
         "refused": refused[0].fields.get("reason", "no reason") if refused else "",
     }

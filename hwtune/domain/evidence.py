@@ -128,6 +128,9 @@ class Evidence:
     """Nonce of the plan, or of the one plugin registration that the log shows."""
     plan: LaunchPlan | None = None
     """What the launcher intended, when the run directory holds it."""
+    other_runs: tuple[str, ...] = ()
+    """Nonces of plugins in logs that show none of the run they were given for: what such a log
+    states is no evidence of that run."""
     foreign_marks: int = 0
     """Marker texts that are no evidence: another nonce, or quoted inside another message."""
     status: RunStatus | None = None

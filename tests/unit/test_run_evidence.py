@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from hwtune.domain.answers import answers
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Expectation, LaunchPlan
 from hwtune.domain.markers import check
 from hwtune.io.counters import CounterFile
+from hwtune.io.marker_sets import load_diagnoses
 from hwtune.io.plans import write_plan
 from hwtune.io.run_evidence import collect
 
@@ -81,6 +83,34 @@ def test_calls_of_another_run_are_no_evidence(run_dir: Path) -> None:
     _count(run_dir, "b2", 3)
     evidence = collect(run_dir)
     assert not check(evidence, PLAN.expect, require_kernel_hits=True).passed
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_log_of_another_run_proves_nothing(run_dir: Path, counted: bool) -> None:
+    if counted:
+        _count(run_dir, "a1", 3)
+    (run_dir / "server.log").write_text(LOG.replace("hwtune[a1]", "hwtune[b2]"), encoding="utf-8")
+    evidence = collect(run_dir)
+    report = check(evidence, PLAN.expect, require_kernel_hits=False, diagnoses=load_diagnoses())
+    assert [cause.id for cause in report.failed[0].diagnosis] == ["log_of_another_run"]
+    assert [(item.name, item.reason) for item in report.failed] == [
+        ("plugin", "the log is of another run (nonce b2); this run's is a1")
+    ]
+    assert {item.name for item in report.checks if item.status == "passed"} <= {"kernel:k1"}
+    assert "another run" in answers(evidence, report)[0].answer
+
+
+def test_a_log_that_shows_this_run_may_quote_another(run_dir: Path) -> None:
+    other = LOG.splitlines()[1].replace("hwtune[a1]", "hwtune[b2]")
+    (run_dir / "server.log").write_text(f"{LOG}{other}\n", encoding="utf-8")
+    assert check(collect(run_dir), PLAN.expect, require_kernel_hits=False).passed
+
+
+def test_one_of_several_logs_of_another_run_spoils_the_facts(run_dir: Path) -> None:
+    other = run_dir / "other.log"
+    other.write_text(LOG.replace("hwtune[a1]", "hwtune[b2]"), encoding="utf-8")
+    evidence = collect(run_dir, log_paths=[run_dir / "server.log", other])
+    assert evidence.other_runs == ("b2",)
 
 
 def test_metrics_of_the_run_directory_are_read(run_dir: Path) -> None:
