@@ -14,6 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny-qwen3.5"
+PROFILE = MODEL / "every-shape.toml"
 RUNS = Path("hwtune-runs")
 VLLM_FLAGS = (
     *("--dtype", "bfloat16", "--enforce-eager", "--max-model-len", "8192"),
@@ -31,11 +32,11 @@ def main() -> int:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     run_dir = RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
     arms = {arm: run_dir / arm for arm in ("baseline", "candidate")}
-    status = hwtune("1. Derive the page", "derive-page", str(MODEL), "--profile", "cpu")
+    status = hwtune("1. Derive the page", "derive-page", str(MODEL), "--profile", str(PROFILE))
     for arm, directory in arms.items():
         status = status or hwtune(
             f"2. Serve the {arm} (real vLLM on the CPU, about a minute)",
-            *("serve", str(MODEL), "--profile", "cpu", "--arm", arm, "--quiet"),
+            *("serve", str(MODEL), "--profile", str(PROFILE), "--arm", arm, "--quiet"),
             *("--stop-when-verified", "--run-dir", str(directory), "--port", "8187"),
             *VLLM_FLAGS,
         )
@@ -45,7 +46,7 @@ def main() -> int:
         )
     status = status or hwtune(
         "4. Measure (both servers up, blocks interleaved, a few minutes)",
-        *("ab-bench", "serving", str(MODEL), "--profile", "cpu", "--port", "8188"),
+        *("ab-bench", "serving", str(MODEL), "--profile", str(PROFILE), "--port", "8188"),
         *("--run-dir", str(run_dir / "ab"), *AB_FLAGS, *VLLM_FLAGS),
         # The answer "slower" or "no difference" is a result, not a failure of the demo.
         accepted=(0, 1),

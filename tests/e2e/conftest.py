@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import MODEL, Served, cli_environment, free_port, serve_command
+from tests.e2e.support import EVERY_SHAPE, MODEL, Served, cli_environment, free_port, serve_command
 
 READY_TIMEOUT_S = 300.0
 
@@ -44,27 +44,13 @@ def wait_until_serving(served: Served) -> None:
 
 
 @pytest.fixture(scope="session")
-def every_shape_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cpu profile with both kernels taking every shape they can compute."""
-    from tests.e2e.support import EVERY_SHAPE_PROFILE
-
-    path = tmp_path_factory.mktemp("profile") / "every-shape.toml"
-    path.write_text(EVERY_SHAPE_PROFILE)
-    return path
-
-
-@pytest.fixture(scope="session")
 def baseline(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield from running(tmp_path_factory.mktemp("e2e") / "baseline", "--arm", "baseline")
 
 
 @pytest.fixture(scope="session")
-def candidate(
-    model: Path, every_shape_profile: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
-    yield from running(
-        tmp_path_factory.mktemp("e2e") / "candidate", "--profile", str(every_shape_profile)
-    )
+def candidate(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    yield from running(tmp_path_factory.mktemp("e2e") / "candidate", "--profile", str(EVERY_SHAPE))
 
 
 def running(run_dir: Path, *arguments: str) -> Iterator[Served]:

@@ -15,40 +15,8 @@ from typing import Any
 MODEL = Path(__file__).parents[2] / "examples" / "tiny-qwen3.5"
 FLAGS = ("--dtype", "bfloat16", "--enforce-eager", "--max-model-len", "8192")
 
-EVERY_SHAPE_PROFILE = """
-title = "CPU, both kernels wherever they can compute"
-device = "cpu"
-engine = "vllm"
-default_alignment_tokens = 128
-required_alignment_tokens = 64
-base_backend = "CPU_ATTN"
-verified_on_hardware = true
-
-[sources]
-default_alignment_tokens = "vLLM 0.32 platforms/cpu.py"
-required_alignment_tokens = "a test"
-kernels = "a test"
-
-[[kernels]]
-name = "vendor_prefill"
-implementation = "prefill.cpu"
-source = "a test"
-[kernels.when]
-min_query_len = 2
-max_query_len = 4096
-block_size_multiple_of = 64
-dtypes = ["bfloat16"]
-
-[[kernels]]
-name = "page_decode"
-implementation = "decode.cpu"
-source = "a test"
-[kernels.when]
-min_query_len = 1
-max_query_len = 1
-block_size_multiple_of = 64
-dtypes = ["bfloat16"]
-"""
+EVERY_SHAPE = MODEL / "every-shape.toml"
+"""Profile whose kernels take every shape they can compute."""
 
 
 @dataclass

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import (
+    EVERY_SHAPE,
     FLAGS,
     MODEL,
     Served,
@@ -90,12 +91,10 @@ def test_a_marker_quoted_in_a_prompt_is_no_evidence(baseline: Served) -> None:
 
 
 def test_another_page_than_planned_stops_the_server(model: Path, tmp_path: Path) -> None:
-    from tests.e2e.support import EVERY_SHAPE_PROFILE
-
     profile = tmp_path / "wrong.toml"
     # Says that vLLM would choose 784 by itself here; it chooses 896.
     wrong = "default_alignment_tokens = 16"
-    profile.write_text(EVERY_SHAPE_PROFILE.replace("default_alignment_tokens = 128", wrong))
+    profile.write_text(EVERY_SHAPE.read_text().replace("default_alignment_tokens = 128", wrong))
     run_dir = tmp_path / "run"
     arguments = ("--profile", str(profile), "--arm", "baseline", "--run-dir", str(run_dir))
     result = hwtune(*serve_command(*arguments, "--port", str(free_port()))[3:])
@@ -191,7 +190,8 @@ def test_a_broken_plan_costs_the_evidence_not_the_service(model: Path, tmp_path:
 def test_a_short_ab_run_ends_with_a_verdict_for_each_tier(model: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "ab"
     result = hwtune(
-        *("ab-bench", "serving", str(MODEL), "--profile", "cpu", "--run-dir", str(run_dir)),
+        *("ab-bench", "serving", str(MODEL), "--profile", str(EVERY_SHAPE)),
+        *("--run-dir", str(run_dir)),
         *("--tier", "256-512", "--tier", "1024-1536", "--blocks", "6", "--prompts-per-tier", "6"),
         *("--output-tokens", "8", "--format", "json", "--port", str(free_port())),
         *FLAGS,

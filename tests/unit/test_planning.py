@@ -16,11 +16,12 @@ from hwtune.io.plans import read_plan, write_plan
 from hwtune.io.profiles import load_profile
 
 MODEL = Path(__file__).parents[2] / "examples" / "tiny-qwen3.5"
+EVERY_SHAPE = MODEL / "every-shape.toml"
 PREFIX_OFF = ("--no-enable-prefix-caching", "--max-model-len", "8192")
 
 
 def plan(
-    profile: str = "cpu",
+    profile: str = str(EVERY_SHAPE),
     arm: Any = "candidate",
     flags: tuple[str, ...] = PREFIX_OFF,
     version: str = "0.32.0",
@@ -60,8 +61,13 @@ def test_the_candidate_on_the_cpu_states_its_granularity() -> None:
     assert [(flag.name, flag.value) for flag in candidate.added] == [("--block-size", "64")]
     assert candidate.expect.block_size == 832
     assert candidate.expect.padding_pct == pytest.approx(6.258, abs=1e-3)
-    assert candidate.expect.kernels == ("vendor_prefill",)
-    assert "kernel page_decode will not run: head size 64, not 256" in candidate.notes
+    assert candidate.expect.kernels == ("vendor_prefill", "page_decode")
+
+
+def test_a_kernel_that_can_never_take_the_layer_is_a_note() -> None:
+    candidate = plan("cpu")
+    assert candidate.expect.kernels == ()
+    assert "kernel vendor_prefill will not run: head size 64, not 256" in candidate.notes
 
 
 def test_a_block_size_of_the_user_is_kept() -> None:

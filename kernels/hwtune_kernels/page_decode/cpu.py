@@ -17,25 +17,22 @@ def page_decode_attention(
     """Same arguments and result as :func:`hwtune_kernels.reference.paged_attention`, for q = 1.
 
     One block-table entry is read per page; within a page K is already ``[head_size, block_size]``
-    so that the scores of a whole page are one matrix product.
+    so that the scores of a whole page are one matrix product. Page by page in FP32, with the
+    running maximum and sum of an online softmax.
     """
     num_kv_heads, block_size = value_pages.shape[1], value_pages.shape[2]
     num_pages = -(-context_len // block_size)
-    pages = block_table[:num_pages].tolist()
-    queries = query.view(num_kv_heads, -1, query.shape[-1])
-    tail = context_len - (num_pages - 1) * block_size
-    lengths = [block_size] * (num_pages - 1) + [tail]
-    scores = torch.cat(
-        [
-            torch.bmm(queries, key_pages[page, :, :, :length])
-            for page, length in zip(pages, lengths, strict=True)
-        ],
-        dim=-1,
-    )
-    weights = torch.softmax(scores.float() * scale, dim=-1).to(value_pages.dtype)
-    result = torch.zeros_like(queries, dtype=torch.float32)
-    for index, (page, length) in enumerate(zip(pages, lengths, strict=True)):
-        start = index * block_size
-        part = torch.bmm(weights[:, :, start : start + length], value_pages[page, :, :length])
-        result += part
-    output.copy_(result.view_as(output))
+    queries = query.view(num_kv_heads, -1, query.shape[-1]).float() * scale
+    maxima = queries.new_full((*queries.shape[:2], 1), float("-inf"))
+    total = torch.zeros_like(maxima)
+    result = torch.zeros_like(queries)
+    for index, page in enumerate(block_table[:num_pages].tolist()):
+        length = min(block_size, context_len - index * block_size)
+        scores = torch.bmm(queries, key_pages[page, :, :, :length].float())
+        higher = torch.maximum(maxima, scores.amax(dim=-1, keepdim=True))
+        weights = torch.exp(scores - higher)
+        fade = torch.exp(maxima - higher)
+        total = total * fade + weights.sum(dim=-1, keepdim=True)
+        result = result * fade + torch.bmm(weights, value_pages[page, :, :length].float())
+        maxima = higher
+    output.copy_((result / total).view_as(output))

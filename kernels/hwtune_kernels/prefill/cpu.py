@@ -1,8 +1,8 @@
 """Prefill on the CPU: gather the sequence's pages once, then attention in blocks of queries.
 
 Where it wins over vLLM's CPU attention it does so because both matrix products of a block run as
-one BF16 GEMM over all query heads of a KV head, and because keys that a block cannot see are
-never multiplied. FP32 gains nothing and is refused by the profile's conditions.
+BF16 GEMMs over all query heads of a KV head, and because keys that a block cannot see are never
+multiplied. FP32 gains nothing and is refused by the profile's conditions.
 """
 
 from __future__ import annotations
@@ -22,30 +22,45 @@ def prefill_attention(
     scale: float,
     output: torch.Tensor,
 ) -> None:
-    """Same arguments and result as :func:`hwtune_kernels.reference.paged_attention`."""
+    """Same arguments and result as :func:`hwtune_kernels.reference.paged_attention`.
+
+    A BF16 GEMM rounds its result to BF16, which would cost large scores their precision. So the
+    scores are computed twice: first to find each row's maximum, then minus that maximum, which is
+    subtracted before the rounding. What matters to the softmax is then close to zero and exact to
+    a few thousandths, as in FlashAttention, which rounds the weights themselves to BF16.
+    """
     num_tokens, num_heads, head_size = query.shape
     num_kv_heads = value_pages.shape[1]
     group = num_heads // num_kv_heads
     keys, values = _gather(key_pages, value_pages, block_table, context_len)
     grouped = query.view(num_tokens, num_kv_heads, group, head_size)
-    unused = query.new_empty(1)  # baddbmm's addend, which beta=0 ignores
     results = output.view(num_tokens, num_kv_heads, group, head_size)
     for start in range(0, num_tokens, QUERY_BLOCK_TOKENS):
         stop = min(start + QUERY_BLOCK_TOKENS, num_tokens)
         visible = context_len - num_tokens + stop
         rows = grouped[start:stop].permute(1, 2, 0, 3).reshape(num_kv_heads, -1, head_size)
-        scores = torch.baddbmm(unused, rows, keys[:, :, :visible], beta=0, alpha=scale)
-        scores = scores.view(num_kv_heads, group, -1, visible)
-        _hide_the_future(scores, stop - start)
-        weights = torch.softmax(scores, dim=-1).view(num_kv_heads, -1, visible)
+        weights = _weights(rows, keys[:, :, :visible], scale, group)
         block = torch.bmm(weights, values[:, :visible])
         results[start:stop] = block.view(num_kv_heads, group, -1, head_size).permute(2, 0, 1, 3)
 
 
-def _hide_the_future(scores: torch.Tensor, block: int) -> None:
-    """Masks, in the last ``block`` columns, the keys that come after each query."""
+def _weights(rows: torch.Tensor, keys: torch.Tensor, scale: float, group: int) -> torch.Tensor:
+    """Softmax weights ``[num_kv_heads, rows, visible]`` of one block of queries."""
+    scores = torch.baddbmm(rows.new_zeros(1), rows, keys, beta=0, alpha=scale)
+    _hide_the_future(scores, group)
+    maxima = scores.amax(dim=-1, keepdim=True)
+    scores = torch.baddbmm(maxima, rows, keys, beta=-1, alpha=scale)
+    _hide_the_future(scores, group)
+    return torch.softmax(scores, dim=-1)
+
+
+def _hide_the_future(scores: torch.Tensor, group: int) -> None:
+    """Masks, in the block's own columns, the keys that come after each query."""
+    num_kv_heads, rows, visible = scores.shape
+    block = rows // group
     future = torch.ones(block, block, dtype=torch.bool).triu(1)
-    scores[..., -block:].masked_fill_(future, float("-inf"))
+    by_query = scores.view(num_kv_heads, group, block, visible)
+    by_query[..., -block:].masked_fill_(future, float("-inf"))
 
 
 def _gather(
