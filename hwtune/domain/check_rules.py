@@ -147,22 +147,36 @@ def _cache_mode(evidence: Evidence, wanted: str) -> Check:
 
 
 def _backend(evidence: Evidence, wanted: str) -> Check:
+    """vLLM's own line decides; where it prints none, the plugin's bound layers or counted calls."""
     question = "Which attention backend is in use? (selected by vLLM, or bound by the plugin)"
-    plugin = [mark for mark in evidence.marks if mark.kind in ("registered", "observing")]
-    if any(same_backend(mark.fields.get("backend", ""), wanted) for mark in plugin):
-        bound = [mark for mark in evidence.marks if mark.kind == "layer bound"]
-        places = tuple(mark.place for mark in (*plugin, *bound)[:3])
-        seen = f"{wanted}" if bound else f"{wanted} (registered; no layer bound yet)"
-        return _result("backend", question, "passed", wanted, seen, "", places)
-    value = evidence.value("attention_backend")
-    return _compare(
-        evidence,
-        name="backend",
-        fact="attention_backend",
-        question=question,
-        wanted=wanted,
-        same=isinstance(value, str) and same_backend(value, wanted),
-    )
+    own = [mark for mark in evidence.marks if mark.kind in ("registered", "observing")]
+    bound = [mark for mark in evidence.marks if mark.kind == "layer bound"]
+    used = bool(bound) or any(count.calls for count in evidence.counts)
+    fact = evidence.facts.get("attention_backend")
+    if fact is not None:
+        stated = [str(fact.value), *(str(item.value) for item in fact.others if used)]
+        same = any(same_backend(name, wanted) for name in stated)
+        return _compare(
+            evidence,
+            name="backend",
+            fact="attention_backend",
+            question=question,
+            wanted=wanted,
+            same=same,
+        )
+    name = own[0].fields.get("backend", "") if own else ""
+    if not name:
+        reason = "nothing in the input states it"
+        return _result("backend", question, "skipped", wanted, NOT_STATED, reason, ())
+    places = tuple(mark.place for mark in (*bound[:1], *own)[:3])
+    if not used:
+        kind = own[0].kind
+        reason, seen = f"{kind}, no layer bound yet", f"{name} ({kind})"
+        return _result("backend", question, "skipped", wanted, seen, reason, places)
+    same = same_backend(name, wanted)
+    status: CheckStatus = "passed" if same else "failed"
+    reason = "" if same else f"expected {wanted}, the plugin bound {name}"
+    return _result("backend", question, status, wanted, name, reason, places)
 
 
 def _compare(

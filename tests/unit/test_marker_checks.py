@@ -28,6 +28,7 @@ PADDING = (
     + "Padding mamba page size by {}% to ensure that mamba page size and attention page size are exactly equal."
 )
 REGISTERED = f"{WORKER}hwtune[a1] registered backend=CPU_ATTN class=X alignment=64 kernels=k1"
+BOUND = f"{WORKER}hwtune[a1] layer bound name=l.3 block_size=832 takes=k1 refuses=-"
 PLACE = Place(file="status.json", line=None, process=None, time=None, text="state=died")
 
 
@@ -85,7 +86,6 @@ def _plan(**changes: object) -> LaunchPlan:
          "passed"),
         ([f"{WORKER}Using Flash Attention backend on V1 engine."], "backend=TRITON_ATTN", "backend",
          "failed"),
-        ([REGISTERED], "backend=CPU_ATTN", "backend", "passed"),
         ([f"{SERVER}vLLM API server version 0.32.0"], "vllm_version=0.32.0", "vllm_version",
          "passed"),
         ([f"{SERVER}vLLM API server version 0.32.0"], "vllm_version=0.18.1", "vllm_version",
@@ -95,6 +95,42 @@ def _plan(**changes: object) -> LaunchPlan:
 )  # fmt: skip
 def test_expectations(lines: list[str], item: str, name: str, status: str) -> None:
     assert _check(_report(_evidence(*lines), item), name).status == status
+
+
+TRITON = f"{WORKER}Using TRITON_ATTN attention backend out of potential backends: ['TRITON_ATTN']."
+FLASH = f"{WORKER}Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN']."
+CUSTOM = f"{WORKER}Using AttentionBackendEnum.CUSTOM backend."
+CUSTOM_REGISTERED = REGISTERED.replace("CPU_ATTN", "CUSTOM")
+OBSERVING = f"{WORKER}hwtune[a1] observing backend=TRITON_ATTN"
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted", "status", "reason"),
+    [
+        ([REGISTERED], "CPU_ATTN", "skipped", "registered, no layer bound yet"),
+        ([OBSERVING], "TRITON_ATTN", "skipped", "observing, no layer bound yet"),
+        ([REGISTERED, BOUND], "CPU_ATTN", "passed", ""),
+        ([CUSTOM_REGISTERED, BOUND], "CPU_ATTN", "failed", "the plugin bound CUSTOM"),
+        ([OBSERVING, TRITON], "TRITON_ATTN", "passed", ""),
+        ([OBSERVING, BOUND, FLASH], "TRITON_ATTN", "failed", "seen FLASH_ATTN"),
+        ([CUSTOM_REGISTERED, FLASH], "CUSTOM", "failed", "seen FLASH_ATTN"),
+        ([CUSTOM_REGISTERED, CUSTOM], "CUSTOM", "passed", ""),
+        ([CUSTOM_REGISTERED, BOUND, FLASH, CUSTOM], "CUSTOM", "passed", ""),
+        ([CUSTOM_REGISTERED, FLASH, CUSTOM], "CUSTOM", "failed", "seen FLASH_ATTN"),
+    ],
+)
+def test_a_registered_backend_is_not_one_in_use(
+    lines: list[str], wanted: str, status: str, reason: str
+) -> None:
+    found = _check(_report(_evidence(*lines), f"backend={wanted}"), "backend")
+    assert found.status == status
+    assert reason in found.reason
+
+
+def test_counted_calls_of_this_run_show_the_backend_in_use() -> None:
+    counts = (_count("k1", "fallback", 2, "query shorter than 64"),)
+    report = _report(_evidence(REGISTERED, counts=counts), "backend=CPU_ATTN")
+    assert _check(report, "backend").status == "passed"
 
 
 def test_the_plugins_view_of_the_page_serves_when_vllm_prints_none() -> None:
