@@ -60,6 +60,8 @@ class LayerTraits:
     soft_cap: bool = False
     sinks: bool = False
     kv_sharing: bool = False
+    unreadable_cache: str | None = None
+    """Why the kernels cannot read this layer's cache; None when they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
         (layer.soft_cap, "soft cap"),
         (layer.sinks, "attention sinks"),
         (layer.kv_sharing, "KV sharing between layers"),
+        (layer.unreadable_cache is not None, str(layer.unreadable_cache)),
         (
             bool(when.dtypes) and layer.dtype not in when.dtypes,
             f"dtype {layer.dtype}, not {_any_of(when.dtypes)}",

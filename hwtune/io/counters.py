@@ -40,6 +40,7 @@ class CounterFile:
         try:
             directory = run_dir / COUNTERS_DIRECTORY
             directory.mkdir(parents=True, exist_ok=True)
+            self._keys.unlink(missing_ok=True)  # a process id may come round again
             with (directory / f"{os.getpid()}.bin").open("w+b") as file:
                 # Written, not truncated to size: a full disk must show here, not as SIGBUS later.
                 file.write(bytes(size))

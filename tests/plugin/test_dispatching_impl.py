@@ -64,7 +64,15 @@ def forward(built: Any, query_len: int = 1, **more: Any) -> float:
 def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said: list[str] = []
     monkeypatch.setattr("hwtune.adapters.vllm.backend.mark", said.append)
+    monkeypatch.setattr("hwtune.adapters.vllm.runtime.mark", said.append)
     return said
+
+
+@pytest.fixture(autouse=True)
+def faults(monkeypatch: pytest.MonkeyPatch) -> CountedInMemory:
+    counted = CountedInMemory()
+    monkeypatch.setattr("hwtune.adapters.vllm.runtime.counters", lambda: counted)
+    return counted
 
 
 def test_a_kernel_that_takes_the_call_computes_it(marks: list[str]) -> None:
@@ -82,7 +90,9 @@ def test_the_first_hit_is_announced_once(marks: list[str]) -> None:
     assert len(marks) == 1
 
 
-def test_a_kernel_that_raises_is_served_by_vllm_and_said_once(marks: list[str]) -> None:
+def test_a_kernel_that_raises_is_served_by_vllm_counted_and_said_once(
+    marks: list[str], faults: CountedInMemory
+) -> None:
     def broken(output: torch.Tensor) -> None:
         output.fill_(float("nan"))
         message = "no such\nvendor symbol"
@@ -92,7 +102,8 @@ def test_a_kernel_that_raises_is_served_by_vllm_and_said_once(marks: list[str]) 
     built = impl(dispatcher)
     assert forward(built) == GENERIC
     assert forward(built) == GENERIC
-    assert counters.counts()["page_decode", "fault", "RuntimeError"] == 1
+    assert faults.counts() == {("page_decode", "fault", "RuntimeError"): 1}
+    assert counters.counts()["page_decode", "hit", ""] == 0
     assert marks == ["fault kernel=page_decode error=RuntimeError: no such vendor symbol"]
 
 
@@ -102,10 +113,13 @@ def test_fused_output_quantisation_is_left_to_vllm() -> None:
     assert counters.counts()["page_decode", "fallback", "fused output quantisation"] == 1
 
 
-def test_a_layer_that_cannot_be_read_is_left_to_vllm(marks: list[str]) -> None:
+def test_a_layer_that_cannot_be_read_is_left_to_vllm_and_counted(
+    marks: list[str], faults: CountedInMemory
+) -> None:
     built = impl(LayerDispatcher(()))
     built._hwtune = None  # binding reads attributes that this object does not have
     assert forward(built) == GENERIC
     assert forward(built) == GENERIC
     assert len(marks) == 1
     assert marks[0].startswith("fault kernel=- error=AttributeError")
+    assert faults.counts() == {("-", "fault", "AttributeError"): 1}

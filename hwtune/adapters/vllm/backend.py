@@ -14,6 +14,7 @@ vLLM 0.32. It can go when vLLM lets a user state a page alignment and a kernel p
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionType, MultipleOf
 
 from hwtune.adapters.vllm.dispatch import BoundKernel, LayerDispatcher
-from hwtune.adapters.vllm.runtime import bind, current_plan, mark
+from hwtune.adapters.vllm.runtime import bind, count_fault, current_plan, mark
 from hwtune.domain.kernel import CallShape, LayerTraits
 
 PACKINGS_READ = ("vec", "vec16")
@@ -71,11 +72,11 @@ class DispatchingImpl:
             if dispatcher is None:
                 traits = self.layer_traits(layer, query, kv_cache)
                 dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
-            return dispatcher.select(_call_shape(metadata, fused_output))
+            return dispatcher.select(self._call_shape(metadata, fused_output))
         except Exception as error:
             # Law: nothing of ours may break a request. The layer is served by vLLM from now on.
             self._hwtune = LayerDispatcher(())
-            mark(f"fault kernel=- error={type(error).__name__}: {_one_line(error)}")
+            count_fault(error)
             return None
 
     def _run(
@@ -88,21 +89,31 @@ class DispatchingImpl:
         output: torch.Tensor,
     ) -> bool:
         """Whether the kernel served the call; False leaves it to vLLM's own path."""
-        assert kernel.run is not None
         try:
             self.call_kernel(kernel.run, query, kv_cache, metadata, output)
+            kernel.count_hit(_is_capturing(query))
+            if not kernel.announced:
+                kernel.announced = True
+                mark(
+                    f"first hit kernel={kernel.name} query={metadata.max_query_len} "
+                    f"context={self.context_len(metadata)} block_size={self.page_tokens(kv_cache)}"
+                )
         except Exception as error:
-            kernel.count_fault(error)
-            mark(f"fault kernel={kernel.name} error={type(error).__name__}: {_one_line(error)}")
+            kernel.retire(error)
+            count_fault(error, kernel.name)
             return False
-        kernel.count_hit(_is_capturing(query))
-        if not kernel.announced:
-            kernel.announced = True
-            mark(
-                f"first hit kernel={kernel.name} query={metadata.max_query_len} "
-                f"context={metadata.max_seq_len} block_size={self.page_tokens(kv_cache)}"
-            )
         return True
+
+    def _call_shape(self, metadata: Any, fused_output: bool) -> CallShape:
+        return CallShape(
+            num_sequences=len(metadata.seq_lens),
+            num_tokens=metadata.num_actual_tokens,
+            max_query_len=metadata.max_query_len,
+            context_len=self.context_len(metadata),
+            causal=bool(getattr(metadata, "causal", True))
+            and getattr(metadata, "dynamic_causal", None) is None,
+            fused_output=fused_output,
+        )
 
     def layer_traits(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> LayerTraits:
         """What is fixed about this layer, read from the impl that vLLM built."""
@@ -122,6 +133,14 @@ class DispatchingImpl:
             kv_sharing=getattr(me, "kv_sharing_target_layer_name", None) is not None,
         )
 
+    def context_len(self, metadata: Any) -> int:
+        """Tokens of the longest sequence, new ones included.
+
+        ``max_seq_len`` is an upper bound: with asynchronous speculation vLLM counts draft tokens
+        that may yet be rejected (0.32 gpu_model_runner.py, ``optimistic_seq_lens_cpu``).
+        """
+        return int(metadata.max_seq_len)
+
     def page_tokens(self, kv_cache: torch.Tensor) -> int:
         """Tokens per page of the cache tensor that the kernels read."""
         raise NotImplementedError
@@ -137,12 +156,17 @@ class CPUDispatch(DispatchingImpl):
     """vLLM's CPU cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_size]``, K then V."""
 
     def layer_traits(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> LayerTraits:
-        """Refuses, by raising, cache packings that the CPU kernels cannot read."""
+        """The common traits; a packing of K that the kernels cannot read is a refusal."""
+        traits = super().layer_traits(layer, query, kv_cache)
         packing = getattr(layer, "isa", None)
-        if packing not in PACKINGS_READ:
-            message = f"the CPU kernels read packings {PACKINGS_READ}, this cache is {packing!r}"
-            raise NotImplementedError(message)
-        return super().layer_traits(layer, query, kv_cache)
+        if packing in PACKINGS_READ:
+            return traits
+        return dataclasses.replace(traits, unreadable_cache=f"cache packing {packing}")
+
+    def context_len(self, metadata: Any) -> int:
+        """Exact for one sequence, because its length is in CPU memory anyway."""
+        lengths = metadata.seq_lens
+        return int(lengths[0]) if len(lengths) == 1 else int(metadata.max_seq_len)
 
     def page_tokens(self, kv_cache: torch.Tensor) -> int:
         """Dimension 2 of the cache."""
@@ -162,7 +186,7 @@ class CPUDispatch(DispatchingImpl):
             key_pages=halves[:, :, 0].unflatten(-1, (head_size, block_size)),
             value_pages=halves[:, :, 1].unflatten(-1, (block_size, head_size)),
             block_table=metadata.block_table[0],
-            context_len=int(metadata.max_seq_len),
+            context_len=self.context_len(metadata),
             scale=me.scale,
             output=output[:tokens].view(tokens, me.num_heads, head_size),
         )
@@ -180,18 +204,6 @@ class TritonDispatch(DispatchingImpl):
         return int(kv_cache.shape[-3])
 
 
-def _call_shape(metadata: Any, fused_output: bool) -> CallShape:
-    return CallShape(
-        num_sequences=len(metadata.seq_lens),
-        num_tokens=metadata.num_actual_tokens,
-        max_query_len=metadata.max_query_len,
-        context_len=metadata.max_seq_len,
-        causal=bool(getattr(metadata, "causal", True))
-        and getattr(metadata, "dynamic_causal", None) is None,
-        fused_output=fused_output,
-    )
-
-
 def _has_window(window: Any) -> bool:
     """vLLM stores "no window" as None, -1 or (-1, -1), depending on the backend."""
     return window not in (None, -1, (-1, -1))
@@ -199,10 +211,6 @@ def _has_window(window: Any) -> bool:
 
 def _is_capturing(tensor: torch.Tensor) -> bool:
     return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _block_sizes(base: type[Any]) -> staticmethod[..., list[Any]]:
@@ -254,6 +262,8 @@ def _triton_backend() -> type[Any]:
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
     backend = _subclass("HwtuneTritonAttentionBackend", TritonAttentionBackend, TritonDispatch)
+    if current_plan().arm == "baseline":
+        return backend
     builder = type(
         "HwtuneTritonMetadataBuilder",
         (TritonAttentionBackend.get_builder_cls(),),

@@ -64,9 +64,8 @@ class BoundKernel:
         """One more call that the kernel served (or that a graph recorded)."""
         self._counters.view[self._captured if capturing else self._hit] += 1
 
-    def count_fault(self, error: BaseException) -> None:
+    def retire(self, error: BaseException) -> None:
         """The kernel raised: it is out of service in this layer from now on."""
-        self._counters.view[self._counters.slot(self.name, "fault", type(error).__name__)] += 1
         self.refusal = f"raised {type(error).__name__} before"
 
 

@@ -74,7 +74,6 @@ def _probe_alignment(plan: LaunchPlan, entry: Any) -> None:
 def _register(plan: LaunchPlan, entry: Any, own_class: str) -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    target = entry
-    if plan.expect.backend != plan.backend_to_extend:
-        target = AttentionBackendEnum[str(plan.expect.backend)]
+    own_entry = plan.arm == "candidate" and plan.expect.backend != plan.backend_to_extend
+    target = AttentionBackendEnum[str(plan.expect.backend)] if own_entry else entry
     register_backend(target, f"{backends.__name__}.{own_class}")
