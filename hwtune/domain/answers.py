@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hwtune.domain.check_kernels import tallies
+from hwtune.domain.check_kernels import NOT_VERIFIED, tallies
 from hwtune.domain.check_records import Check, MarkerReport
 from hwtune.domain.check_rules import NOT_STATED, bound_pages, page_seen, show_value
 from hwtune.domain.evidence import Evidence, Place, Value
@@ -146,6 +146,8 @@ def remarks(evidence: Evidence) -> tuple[str, ...]:
     found.extend(_others(evidence))
     found.extend(_capacity(evidence))
     found.extend(_idle_plugins(evidence))
+    if evidence.marks and not evidence.nonce_verified:
+        found.append(f"hwtune's lines carry nonce {evidence.nonce}: {NOT_VERIFIED}")
     if evidence.request_errors:
         found.append(
             f"{evidence.request_errors} requests failed; the server itself is not at fault"

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hwtune.domain.check_records import Check
+from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, KernelCount, Mark, Place
 from hwtune.domain.launch import Expectation
+
+NOT_VERIFIED = "nonce not verified; pass --nonce or --run-dir"
+_CALL_REASONS = (
+    "more than one sequence",
+    "query shorter than ",
+    "query longer than ",
+    "padded or mixed batch",
+    "context shorter than ",
+)
+"""How ``call_refusal`` (hwtune/domain/kernel.py) words what another request would change."""
+_EXPECTED = "at least one counted call"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,8 @@ def _plugin(evidence: Evidence) -> Check:
         reason = f"the plugin refused: {refused[0].fields.get('reason', 'no reason given')}"
         return _check("plugin", question, "failed", reason, "refused", (refused[0].place,))
     if present:
-        seen = present[0].kind
+        kind = present[0].kind
+        seen = kind if evidence.nonce_verified else f"{kind} ({NOT_VERIFIED})"
         return _check("plugin", question, "passed", "", seen, tuple(m.place for m in present[:3]))
     if evidence.counts:
         return _check("plugin", question, "passed", "", "counted calls of this run", ())
@@ -89,17 +101,34 @@ def _kernel(evidence: Evidence, kernel: str, *, require_hits: bool) -> Check:
     counted = tally(evidence.counts, kernel)
     first = [m for m in evidence.marks if _is(m, "first hit", kernel)]
     places = tuple(mark.place for mark in first[:3])
+    status: CheckStatus = "failed" if require_hits else "skipped"
+    seen = _without_hit(counted) or "0 calls"
     if counted.hits:
-        return _check(name, question, "passed", "", f"{counted.hits} calls", places)
-    if first and not evidence.has_counters:
+        status, seen, reason = "passed", f"{counted.hits} calls", ""
+    elif first and not evidence.has_counters and evidence.nonce_verified:
         seen = "first hit logged; no counters, so the number of calls is unknown"
-        return _check(name, question, "passed", "", seen, places)
+        status, reason = "passed", ""
+    elif first and not evidence.has_counters:
+        seen = f"first hit logged; {NOT_VERIFIED}"
+        reason = f"a first-hit line alone may be quoted text: {NOT_VERIFIED}"
+    else:
+        reason = _no_hit(counted, require_hits=require_hits)
+    return replace(_check(name, question, status, reason, seen, places), expected=_EXPECTED)
+
+
+def _no_hit(counted: KernelTally, *, require_hits: bool) -> str:
     seen = _without_hit(counted)
-    if require_hits:
-        reason = f"no counted call; {seen}" if seen else "no counted call and no refused call"
-        return _check(name, question, "failed", reason, seen or "0 calls", places)
-    reason = "no request served yet" if not seen else f"no matching request served yet; {seen}"
-    return _check(name, question, "skipped", reason, seen or "0 calls", places)
+    if not seen:
+        return "no counted call and no refused call" if require_hits else "no request served yet"
+    reasons = [reason for reason, calls in counted.fallbacks if calls]
+    if reasons and all(is_call_reason(reason) for reason in reasons):
+        return f"no matching request was served{'' if require_hits else ' yet'}; {seen}"
+    return f"no counted call{'' if require_hits else ' yet'}; {seen}"
+
+
+def is_call_reason(reason: str) -> bool:
+    """Whether a fall-back came of the call (its tokens, context, sequences), not of the layer."""
+    return reason.startswith(_CALL_REASONS)
 
 
 def _without_hit(counted: KernelTally) -> str:

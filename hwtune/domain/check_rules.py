@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hwtune.domain.backend_names import same_backend
 from hwtune.domain.check_health import health_checks
-from hwtune.domain.check_kernels import kernel_checks
+from hwtune.domain.check_kernels import NOT_VERIFIED, kernel_checks
 from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, Mark, Place, Value
 from hwtune.domain.launch import Expectation
@@ -93,7 +93,9 @@ def page_check(evidence: Evidence, wanted: int) -> Check:
         return _result("page", question, "failed", str(wanted), NOT_STATED, reason, ())
     status: CheckStatus = "passed" if seen == wanted else "failed"
     reason = "" if seen == wanted else f"expected {wanted} tokens, vLLM chose {seen}"
-    return _result("page", question, status, str(wanted), str(seen), reason, places)
+    unsure = evidence.value("attention_block_size") is None and not evidence.nonce_verified
+    shown = f"{seen} ({NOT_VERIFIED})" if unsure else str(seen)
+    return _result("page", question, status, str(wanted), shown, reason, places)
 
 
 def _padding(evidence: Evidence, wanted: float) -> Check:
@@ -176,7 +178,8 @@ def _backend(evidence: Evidence, wanted: str) -> Check:
     same = same_backend(name, wanted)
     status: CheckStatus = "passed" if same else "failed"
     reason = "" if same else f"expected {wanted}, the plugin bound {name}"
-    return _result("backend", question, status, wanted, name, reason, places)
+    seen = name if evidence.nonce_verified else f"{name} ({NOT_VERIFIED})"
+    return _result("backend", question, status, wanted, seen, reason, places)
 
 
 def _compare(

@@ -205,6 +205,7 @@ class EvidenceCollector:
             counts=tuple(count for count in counts if nonce is None or count.nonce == nonce),
             has_counters=has_counters,
             nonce=nonce,
+            nonce_verified=bool(self._nonce),
             other_runs=_other_runs(self._marks, self._nonce),
             foreign_marks=self._foreign + len(self._marks) - len(own),
             status=status,

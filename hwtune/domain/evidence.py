@@ -126,6 +126,8 @@ class Evidence:
     """Whether a counter directory exists, so that no counted call means no call."""
     nonce: str | None = None
     """Nonce of the plan, or of the one plugin registration that the log shows."""
+    nonce_verified: bool = True
+    """Whether a plan or the user named the nonce; a log alone vouches for nothing it quotes."""
     plan: LaunchPlan | None = None
     """What the launcher intended, when the run directory holds it."""
     other_runs: tuple[str, ...] = ()

@@ -118,6 +118,21 @@ def test_several_logs_of_one_server_are_merged(log: Path, tmp_path: Path) -> Non
     assert json.loads(text)["facts"]["scheduler_block_size"]["evidence"][0]["file"] == str(second)
 
 
+def test_hits_in_a_log_need_its_nonce(log: Path) -> None:
+    at = "(Worker pid=9) INFO 11-30 06:51:47 [runtime.py:47] hwtune[a1] "
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{at}registered backend=CUSTOM class=X alignment=64 kernels=k1\n")
+        file.write(f"{at}first hit kernel=k1 query=64 context=1024 block_size=832\n")
+    status, text = _run(str(log), "--expect", "hits=k1")
+    assert status == 1
+    assert "pass --nonce or --run-dir" in text.splitlines()[-1]
+    assert _run(str(log), "--expect", "hits=k1", "--nonce", "a1")[0] == 0
+    assert _run(str(log), "--expect", "hits=k1", "--nonce", "b2")[0] == 1
+    status, text = _run(str(log))
+    assert status == 0
+    assert "nonce not verified" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 
 from hwtune.domain.answers import answers, remarks
+from hwtune.domain.check_kernels import is_call_reason
 from hwtune.domain.check_records import Check, MarkerReport
 from hwtune.domain.collecting import EvidenceCollector
 from hwtune.domain.errors import UsageError
 from hwtune.domain.evidence import Evidence, KernelCount, KernelOutcome, Place, RunStatus
 from hwtune.domain.expectations import NOTHING_EXPECTED, parse_expectations
+from hwtune.domain.kernel import CallShape, KernelConditions, call_refusal
 from hwtune.domain.launch import Expectation, LaunchPlan
 from hwtune.domain.markers import check
 from hwtune.io.marker_sets import load_diagnoses, load_markers
@@ -33,7 +35,7 @@ PLACE = Place(file="status.json", line=None, process=None, time=None, text="stat
 
 
 def _evidence(*lines: str, counts: tuple[KernelCount, ...] = (), **known: object) -> Evidence:
-    collector = EvidenceCollector(load_markers())
+    collector = EvidenceCollector(load_markers(), nonce="a1")
     collector.feed("x.log", enumerate(lines, start=1))
     evidence = collector.evidence(counts=counts, has_counters=bool(counts))
     return dataclasses.replace(evidence, **known)  # type: ignore[arg-type]
@@ -200,16 +202,21 @@ def test_registered_is_no_hit() -> None:
         ([_count("k1", "fallback", 2, "page 784")], True, "failed", "2 fell back: page 784"),
         ([_count("k1", "captured", 2)], True, "failed", "captured in a graph"),
         ([_count("k2", "hit", 3)], True, "failed", "no counted call"),
-        ([_count("k1", "fallback", 2, "page 784")], False, "skipped", "no matching request"),
+        ([_count("k1", "fallback", 2, "page 784")], False, "skipped", "no counted call yet; 2 fell"),
+        ([_count("k1", "fallback", 2, "query shorter than 64")], False, "skipped",
+         "no matching request was served yet; 2 fell back: query shorter than 64"),
+        ([_count("k1", "fallback", 2, "more than one sequence")], True, "failed",
+         "no matching request was served; 2 fell back: more than one sequence"),
         ([_count("k2", "fallback", 2, "x")], False, "skipped", "no request served yet"),
     ],
-)
+)  # fmt: skip
 def test_only_a_counted_call_is_a_hit(
     counts: list[KernelCount], hits: bool, status: str, text: str
 ) -> None:
     evidence = _evidence(STARTED, REGISTERED, counts=tuple(counts))
     found = _check(_report(evidence, "hits=k1", hits=hits), "kernel:k1")
     assert found.status == status
+    assert found.expected == "at least one counted call"
     assert text in found.seen + found.reason
 
 
@@ -218,10 +225,47 @@ def test_a_first_hit_line_counts_when_there_are_no_counters() -> None:
     assert _report(_evidence(STARTED, REGISTERED, line), "hits=k1", hits=True).passed
 
 
+@pytest.mark.parametrize("hits", [True, False])
+def test_a_first_hit_line_whose_nonce_nobody_vouched_for_is_no_hit(hits: bool) -> None:
+    line = f"{WORKER}hwtune[a1] first hit kernel=k1 query=1 context=9 block_size=832"
+    collector = EvidenceCollector(load_markers())
+    collector.feed("x.log", enumerate((STARTED, REGISTERED, BOUND, line), start=1))
+    evidence = collector.evidence()
+    report = _report(evidence, "hits=k1", "backend=CPU_ATTN", "block_size=832", hits=hits)
+    found = _check(report, "kernel:k1")
+    assert found.status == ("failed" if hits else "skipped")
+    for text in (found.reason, *(_check(report, n).seen for n in ("plugin", "backend", "page"))):
+        assert "nonce not verified; pass --nonce or --run-dir" in text
+    assert any("nonce not verified" in text for text in remarks(evidence))
+
+
 def test_a_first_hit_line_does_not_outweigh_counters() -> None:
     line = f"{WORKER}hwtune[a1] first hit kernel=k1 query=1 context=9 block_size=832"
     evidence = _evidence(STARTED, REGISTERED, line, counts=(_count("k1", "hit", 0),))
     assert not _report(evidence, "hits=k1", hits=True).passed
+
+
+CALL = CallShape(num_sequences=1, num_tokens=64, max_query_len=64, context_len=1024)
+WHEN = KernelConditions(min_query_len=64, max_query_len=512, min_context_len=1024)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_sequences": 2},
+        {"num_tokens": 32, "max_query_len": 32},
+        {"num_tokens": 1024, "max_query_len": 1024},
+        {"num_tokens": 128},
+        {"context_len": 64},
+    ],
+)
+def test_what_another_request_would_change_is_told_from_what_the_layer_is(
+    changes: dict[str, int],
+) -> None:
+    reason = call_refusal(WHEN, dataclasses.replace(CALL, **changes))  # type: ignore[arg-type]
+    assert reason is not None
+    assert is_call_reason(reason)
+    assert not is_call_reason("page 784 not a multiple of 64")
 
 
 def test_a_fault_fails_even_when_requests_were_served() -> None:

@@ -38,7 +38,7 @@ def test_every_fact_that_a_marker_states_is_described() -> None:
 
 
 def _causes(log: str, expect: str) -> set[str]:
-    collector = EvidenceCollector(load_markers())
+    collector = EvidenceCollector(load_markers(), nonce="a1")
     collector.feed("x", enumerate(log.split("\n"), start=1))
     expected = parse_expectations(expect.split(), base=None, facts=())
     report = check(
