@@ -197,21 +197,26 @@ def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:
         interrupted = True
     except HwtuneError as caught:
         error = caught
-    comparison = session.judge()
+    comparison = session.judge() if session.begun else None
     if comparison is not None:
         session.write(comparison, to_markdown(comparison))
         sys.stdout.write(render(comparison, form))
-    missing = session.missing()
-    if missing:
-        _echo(f"missing: {missing}")
-        _echo(f"continue with: hwtune ab-bench serving --resume {session.run_dir}")
-    _echo(f"run directory: {session.run_dir}")
+    if session.begun:
+        _say_what_is_missing(session)
     if error is not None:
         raise error
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
     if comparison is None or comparison.answer_is_no:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _say_what_is_missing(session: Session) -> None:
+    missing = session.missing()
+    if missing:
+        _echo(f"missing: {missing}")
+        _echo(f"continue with: hwtune ab-bench serving --resume {session.run_dir}")
+    _echo(f"run directory: {session.run_dir}")
 
 
 def _echo(text: str) -> None:

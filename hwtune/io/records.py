@@ -99,6 +99,17 @@ def _read_lines(path: Path) -> Iterator[RequestRecord]:
             raise InputError(message) from None
 
 
+def require_fresh(run_dir: Path) -> None:
+    """Refuses a directory that already holds a run.
+
+    Raises:
+        InputError: it does; nothing is ever overwritten.
+    """
+    if (run_dir / DESIGN_FILE).exists() or (run_dir / REQUESTS_FILE).exists():
+        message = f"{run_dir} already holds a run; continue it with --resume, or name another"
+        raise InputError(message)
+
+
 def write_design(design: Design, run_dir: Path) -> None:
     """Writes ``design.json``, making the directory.
 
@@ -106,11 +117,8 @@ def write_design(design: Design, run_dir: Path) -> None:
         ExternalFailureError: the directory cannot be made or written.
         InputError: the directory already holds a run.
     """
-    path = run_dir / DESIGN_FILE
-    if path.exists():
-        message = f"{run_dir} already holds a run; continue it with --resume, or name another"
-        raise InputError(message)
-    write_json(path, dataclasses.asdict(design))
+    require_fresh(run_dir)
+    write_json(run_dir / DESIGN_FILE, dataclasses.asdict(design))
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -166,3 +166,12 @@ def test_a_saved_run_of_ours_can_be_judged_again(tmp_path: Path) -> None:
     assert again.exit_code == 1
     first = json.loads((tmp_path / "run" / "comparison.json").read_text())
     assert json.loads(again.stdout)["tiers"] == first["tiers"]
+
+
+def test_a_run_that_could_not_begin_leaves_its_directory_free(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    result = _serve(run_dir, FAST, "--baseline-run", str(tmp_path / "none"))
+    assert _status(result) == 3 and "missing:" not in result.stderr
+    assert _serve(run_dir, FAST).exit_code in (0, 1)
+    again = _serve(run_dir, FAST)
+    assert _status(again) == 3 and "--resume" in str(again.exception)

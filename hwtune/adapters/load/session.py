@@ -18,9 +18,11 @@ from hwtune.domain.stats import median
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
 from hwtune.io.records import (
+    DESIGN_FILE,
     REPORT_FILE,
     RequestJournal,
     read_requests,
+    require_fresh,
     write_comparison,
     write_design,
     write_text,
@@ -53,9 +55,10 @@ class Session:
         self._gates: list[Gate] = []
         self._proofs: dict[Arm, ArmProof] = {}
         self._worst_lag_s = 0.0
-        self._earlier = read_requests(run_dir)
+        self._resumed = resumed
         if not resumed:
-            write_design(design, run_dir)
+            require_fresh(run_dir)
+        self._earlier = read_requests(run_dir)
 
     def run(self, ready_timeout_s: float, watcher: Watcher) -> None:
         """Measures what is missing. Whatever ends it, finished requests are on disk.
@@ -66,6 +69,8 @@ class Session:
         if not next_attempts(self.design, self._earlier):
             watcher.line("nothing is missing: judging what is there")
         arms = self._arms(ready_timeout_s)
+        if not self._resumed:
+            write_design(self.design, self.run_dir)
         with closing(RequestJournal(self.run_dir)) as journal:
             runner = Runner(
                 self.design,
@@ -100,6 +105,11 @@ class Session:
         )
         self._gates.append(gate)
         return {"baseline": baseline, "candidate": candidate}
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run got as far as a directory that can be resumed."""
+        return (self.run_dir / DESIGN_FILE).exists()
 
     def prove_from_disk(self) -> None:
         """Checks the markers of the servers that a finished run left behind, where it did."""
