@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hwtune.domain.check_kernels import is_call_reason, tally
 from hwtune.domain.check_records import Cause, Check, Clue, DiagnosisRule
 from hwtune.domain.check_rules import page_seen, show_value
-from hwtune.domain.evidence import Evidence
+from hwtune.domain.evidence import Evidence, Mark
 from hwtune.domain.failures import first_cause
 from hwtune.domain.launch import Expectation
 
@@ -26,17 +27,35 @@ def symptoms_of(evidence: Evidence, expect: Expectation | None) -> Symptoms:
         failure.text for failure in evidence.failures if failure.phase != "shutdown"
     )
     symptoms["log_ends"] = _yes(cause is None and "fact.startup_complete" not in symptoms)
-    refusals = [
-        mark.fields["refuses"]
-        for mark in evidence.marks
-        if mark.kind == "layer bound" and mark.fields.get("refuses", "-") != "-"
-    ]
-    symptoms["layer_refusals"] = refusals[0] if refusals else ""
-    reasons = [c.reason for c in evidence.counts if c.outcome == "fallback" and c.calls]
-    symptoms["fallback_reasons"] = "; ".join(dict.fromkeys(reasons))
-    symptoms["captured"] = _yes(any(c.outcome == "captured" and c.calls for c in evidence.counts))
     symptoms["any_calls"] = _yes(any(c.calls for c in evidence.counts))
     return symptoms
+
+
+def symptoms_for(check: Check, evidence: Evidence, symptoms: Symptoms) -> Symptoms:
+    """The symptoms, with those of the one kernel that a check is about."""
+    prefix, _, kernel = check.name.partition(":")
+    return symptoms if prefix != "kernel" else {**symptoms, **_kernel_symptoms(evidence, kernel)}
+
+
+def _kernel_symptoms(evidence: Evidence, kernel: str) -> dict[str, str]:
+    counted = tally(evidence.counts, kernel)
+    reasons = [reason for reason, calls in counted.fallbacks if calls]
+    of_calls = [reason for reason in reasons if is_call_reason(reason)]
+    refusals = [text for mark in evidence.marks for text in _refusals(mark, kernel)]
+    return {
+        "layer_refusals": refusals[0] if refusals else "",
+        "fallback_reasons": "; ".join(reasons),
+        "only_other_requests_match": _yes(bool(reasons) and len(of_calls) == len(reasons)),
+        "captured": _yes(counted.captured > 0),
+    }
+
+
+def _refusals(mark: Mark, kernel: str) -> list[str]:
+    """``refuses=a:page 784;b:no`` of a bound layer -> what it says of one kernel."""
+    if mark.kind != "layer bound":
+        return []
+    items = mark.fields.get("refuses", "-").split(";")
+    return [item for item in items if item.startswith(f"{kernel}:")]
 
 
 def _plugin_symptoms(evidence: Evidence) -> dict[str, str]:
@@ -64,7 +83,7 @@ def _page_symptoms(evidence: Evidence, expect: Expectation | None) -> dict[str, 
         symptoms["page_divides_64"] = _yes(seen % 64 == 0)
     if expect is None:
         return symptoms
-    if seen is not None and expect.block_size is not None:
+    if seen is not None and isinstance(expect.block_size, int):
         symptoms["page_relation"] = _relation(seen, expect.block_size)
     caching = evidence.value("prefix_caching")
     if expect.enable_prefix_caching is not None and caching is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hwtune.domain.check_records import Cause, Check, DiagnosisRule, MarkerReport
 from hwtune.domain.check_rules import all_checks
-from hwtune.domain.diagnosis import explain, symptoms_of
+from hwtune.domain.diagnosis import explain, symptoms_for, symptoms_of
 from hwtune.domain.evidence import Evidence
 from hwtune.domain.launch import Expectation
 
@@ -38,7 +38,9 @@ def check(
     symptoms = symptoms_of(evidence, expect)
     return MarkerReport(
         checks=tuple(
-            replace(item, diagnosis=explain(item, symptoms, diagnoses))
+            replace(
+                item, diagnosis=explain(item, symptoms_for(item, evidence, symptoms), diagnoses)
+            )
             if item.status == "failed"
             else item
             for item in checks

@@ -8,7 +8,7 @@ import pytest
 
 from hwtune.domain.answers import answers, remarks
 from hwtune.domain.check_kernels import is_call_reason
-from hwtune.domain.check_records import Check, MarkerReport
+from hwtune.domain.check_records import Cause, Check, MarkerReport
 from hwtune.domain.collecting import EvidenceCollector
 from hwtune.domain.errors import UsageError
 from hwtune.domain.evidence import Evidence, KernelCount, KernelOutcome, Place, RunStatus
@@ -266,6 +266,61 @@ def test_what_another_request_would_change_is_told_from_what_the_layer_is(
     assert reason is not None
     assert is_call_reason(reason)
     assert not is_call_reason("page 784 not a multiple of 64")
+
+
+def _causes(*counts: KernelCount, bound: str = BOUND) -> dict[str, Cause]:
+    evidence = _evidence(STARTED, REGISTERED, bound, counts=counts)
+    found = _check(_report(evidence, "hits=k1", hits=True), "kernel:k1")
+    assert found.status == "failed"
+    return {cause.id: cause for cause in found.diagnosis}
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        ("query shorter than 64", "--max-num-batched-tokens"),
+        ("query longer than 512", "--max-num-batched-tokens"),
+        ("context shorter than 1024", "prompts were too short"),
+        ("more than one sequence", "concurrency"),
+        ("padded or mixed batch", "concurrency"),
+    ],
+)
+def test_requests_that_miss_the_kernel_are_not_blamed_on_the_page(reason: str, named: str) -> None:
+    causes = _causes(_count("k1", "fallback", 5, reason))
+    first = next(iter(causes.values()))
+    assert first.id == "request_misses_kernel"
+    assert named in "; ".join(first.supports)
+    assert "--max-num-batched-tokens" in first.next_step
+    assert not {"no_matching_call", "kernel_refuses_page", "captured_only"} & set(causes)
+
+
+@pytest.mark.parametrize("others", [(), (_count("k1", "fallback", 9, "more than one sequence"),)])
+def test_a_layer_that_does_not_fit_is_no_matter_of_requests(
+    others: tuple[KernelCount, ...],
+) -> None:
+    causes = _causes(_count("k1", "fallback", 5, "head size 80, not 64 or 128"), *others)
+    assert next(iter(causes)) == "no_matching_call"
+    assert "request_misses_kernel" not in causes
+
+
+def test_a_kernel_that_was_only_captured_says_so() -> None:
+    causes = _causes(_count("k1", "captured", 5))
+    assert next(iter(causes)) == "captured_only"
+    assert "no_matching_call" not in causes
+
+
+def test_another_kernels_calls_explain_nothing_of_this_one() -> None:
+    refuses_other = BOUND.replace("refuses=-", "refuses=k2:page 784 not a multiple of 64")
+    others = (_count("k2", "fallback", 5, "page 784"), _count("k2", "captured", 5))
+    assert set(_causes(*others, bound=refuses_other)) == {"marker_at_init_only"}
+
+
+def test_a_page_in_a_plan_that_is_no_number_raises_nothing() -> None:
+    odd = dataclasses.replace(NOTHING_EXPECTED, block_size="832")  # type: ignore[arg-type]
+    report = check(
+        _evidence(PAGE.format(832)), odd, require_kernel_hits=False, diagnoses=load_diagnoses()
+    )
+    assert _check(report, "page").status == "failed"
 
 
 def test_a_fault_fails_even_when_requests_were_served() -> None:

@@ -58,7 +58,13 @@ def test_diagnosis_explains_its_example_only(rule: DiagnosisRule) -> None:
 
 def test_rules_without_a_log_are_those_that_need_a_run_directory() -> None:
     without = {rule.id for rule in DIAGNOSES if not rule.example}
-    assert without == {"other_version", "log_of_another_run", "no_matching_call", "captured_only"}
+    assert without == {
+        "other_version",
+        "log_of_another_run",
+        "request_misses_kernel",
+        "no_matching_call",
+        "captured_only",
+    }
 
 
 @pytest.mark.parametrize("marker", MARKERS, ids=lambda marker: marker.id)
