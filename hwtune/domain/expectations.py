@@ -82,11 +82,18 @@ def _set(expect: Expectation, key: str, value: str) -> Expectation:
     if key == "prefix_caching":
         return dataclasses.replace(expect, enable_prefix_caching=_switch(key, value))
     if key == "hits":
-        names = tuple(name for name in (part.strip() for part in value.split(",")) if name)
-        return dataclasses.replace(expect, kernels=names)
+        return dataclasses.replace(expect, kernels=_names(value))
     if key == "mamba_cache_mode":
         return dataclasses.replace(expect, mamba_cache_mode=value)
     return dataclasses.replace(expect, backend=value)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(name for name in (part.strip() for part in value.split(",")) if name)
+    if names:
+        return names
+    message = f"--expect hits={value}: needs the name of a kernel, e.g. vendor_prefill"
+    raise UsageError(message)
 
 
 def _positive(key: str, value: str) -> int:

@@ -399,6 +399,9 @@ def test_the_summary_of_a_good_run() -> None:
         ("prefix_caching=maybe", "on or off"),
         ("padding_pct=nan", "percentage"),
         ("colour=red", "unknown key"),
+        ("hits=,", "needs the name of a kernel"),
+        ("hits= , ,", "needs the name of a kernel"),
+        ("kernels=", "write key=value"),
     ],
 )
 def test_expectations_that_make_no_sense(item: str, message: str) -> None:
