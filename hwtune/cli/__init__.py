@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -73,19 +76,27 @@ def _register(app: typer.Typer, name: str, module: str, options: dict[str, Any])
 
 def _interrupt(signum: int, frame: object) -> None:
     """SIGTERM and SIGHUP end a command the way Ctrl-C does: with everything cleaned up."""
+    os.write(2, b"hwtune: stopping\n")
     raise KeyboardInterrupt
+
+
+def _debug(arguments: list[str]) -> bool:
+    """Whether ``--debug`` was given to hwtune; after the command it may be vLLM's."""
+    before = itertools.takewhile(lambda argument: argument not in COMMANDS, arguments)
+    return "--debug" in before
 
 
 def main() -> None:
     """Entry point: errors become one line and an exit status, never a traceback."""
     arguments = sys.argv[1:]
-    for stop in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(stop, _interrupt)
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(stop) is not signal.SIG_IGN:  # nohup, or a shell's background job
+            signal.signal(stop, _interrupt)
     try:
         build_app(arguments)()
     except HwtuneError as error:
-        if "--debug" in arguments:
-            raise
+        if _debug(arguments):
+            traceback.print_exc()
         typer.echo(f"hwtune: error: {error}", err=True)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,7 +27,9 @@ def serve(
     run_dir: Annotated[
         Path | None, typer.Option(help="New directory for this run [hwtune-runs/<time>-…].")
     ] = None,
-    ready_timeout: Annotated[float, typer.Option(help="Seconds start-up may take.")] = 1800.0,
+    ready_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds start-up may take.")
+    ] = 1800.0,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Serve even if it is not what was planned.")
     ] = False,
@@ -70,8 +73,13 @@ def serve(
 
 
 def _show(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain at exit when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _say(text: str) -> None:

@@ -26,6 +26,12 @@ from hwtune.domain.vllm_flags import deployment_from_flags
 CUSTOM_BACKEND = "CUSTOM"
 """vLLM's registry entry for a backend from outside (v1/attention/backends/registry.py)."""
 
+_UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
+"""Flags that move the server to where hwtune, which speaks plain HTTP to a port, cannot watch it."""
+
+_DTYPES = {"half": "float16", "float": "float32"}
+"""vLLM's other names of dtypes (config/model.py)."""
+
 _GRANULARITY_SINCE = (0, 20)
 """From 0.20 --block-size is the granularity the page is rounded to; before, it is the page."""
 
@@ -80,6 +86,7 @@ def plan_launch(
         UsageError: a flag contradicts the arm.
         InfeasibleError: vLLM would refuse the deployment.
     """
+    _refuse_flags(request)
     asked, _ = deployment_from_flags(request.flags)
     on_ascend = request.profile.engine == "vllm-ascend"
     version = install.ascend_version if on_ascend else install.version
@@ -90,9 +97,6 @@ def plan_launch(
     kernels, notes = _usable_kernels(request, deployment, page, available)
     if on_ascend and install.ascend_version is None:
         notes = (*notes, "vllm-ascend is not installed here; the newest known rule was used")
-    backend = request.profile.base_backend or None
-    if candidate and request.profile.device != "cpu":
-        backend = CUSTOM_BACKEND
     return LaunchPlan(
         run_id=run_id,
         nonce=nonce,
@@ -115,11 +119,34 @@ def plan_launch(
             padding_pct=page.padding_pct,
             enable_prefix_caching=page.enable_prefix_caching,
             mamba_cache_mode=page.mamba_cache_mode,
-            backend=backend,
+            backend=_expected_backend(request, candidate),
             kernels=kernels if candidate else (),
         ),
         notes=(*page.notes, *notes),
     )
+
+
+def _refuse_flags(request: ServerRequest) -> None:
+    """Flags that would make the plan untrue.
+
+    Raises:
+        UsageError: names the flag and what to do instead.
+    """
+    names = {flag.partition("=")[0].replace("_", "-") for flag in request.flags}
+    if "--config" in names:
+        message = "--config: the plan must see vLLM's flags; write the file's contents on the command line"
+        raise UsageError(message)
+    for name in _UNREACHABLE:
+        if name in names:
+            message = f"{name}: hwtune watches the server over plain HTTP on a port; leave it out"
+            raise UsageError(message)
+
+
+def _expected_backend(request: ServerRequest, candidate: bool) -> str | None:
+    """The backend that must be in use; None where vLLM's own choice is not known beforehand."""
+    if request.profile.device == "cpu":
+        return request.profile.base_backend
+    return CUSTOM_BACKEND if candidate else flag_value(request.flags, "--attention-backend")
 
 
 def _derive(
@@ -199,7 +226,7 @@ def _usable_kernels(
     usable, notes = [], []
     layer = _layer_traits(request.shape, deployment, page)
     for spec in request.profile.kernels:
-        reason = _never(spec, layer, available)
+        reason = _never(spec, layer, available) or _never_called(spec, request, deployment)
         if reason is None:
             usable.append(spec.name)
         else:
@@ -213,6 +240,21 @@ def _never(spec: KernelSpec, layer: LayerTraits, available: Callable[[str], bool
     return static_refusal(spec.when, layer)
 
 
+def _never_called(spec: KernelSpec, request: ServerRequest, deployment: Deployment) -> str | None:
+    """Why no request of this deployment can have the shape that the kernel takes."""
+    longest = deployment.max_model_len or request.shape.max_model_len
+    needed = max(spec.when.min_context_len, spec.when.min_query_len)
+    if longest is not None and longest < needed:
+        return f"it takes {needed} tokens or more, the longest sequence has {longest}"
+    budget = deployment.max_num_batched_tokens
+    if budget is not None and budget < spec.when.min_query_len:
+        return (
+            f"it takes {spec.when.min_query_len} query tokens or more, "
+            f"--max-num-batched-tokens allows {budget}"
+        )
+    return None
+
+
 def _layer_traits(shape: ModelShape, deployment: Deployment, page: PageDerivation) -> LayerTraits:
     ranks = deployment.tensor_parallel_size
     attention = shape.attention
@@ -221,7 +263,7 @@ def _layer_traits(shape: ModelShape, deployment: Deployment, page: PageDerivatio
         num_heads=attention.num_heads // ranks,
         num_kv_heads=max(1, attention.num_kv_heads // ranks),
         head_size=attention.head_size,
-        dtype=dtype,
+        dtype=_DTYPES.get(dtype, dtype),
         kv_cache_dtype=deployment.kv_cache_dtype,
         block_size=page.block_size_tokens,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +52,36 @@ def read_plan(path: Path) -> LaunchPlan:
         )
         raise InputError(message)
     try:
-        return _plan(data)
+        plan = _plan(data)
+        _check_types(plan)
+        _check_types(plan.expect)
+        for kernel in plan.kernels:
+            _check_types(kernel.when)
+        return plan
     except (TypeError, KeyError, AttributeError) as error:
         message = f"{path}: damaged launch plan: {error}"
         raise InputError(message) from None
+
+
+def _check_types(record: LaunchPlan | Expectation | KernelConditions) -> None:
+    """Raises TypeError for a field whose value is not of its declared type."""
+    hints = typing.get_type_hints(type(record))
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not isinstance(value, _runtime_types(hints[field.name])):
+            message = f"{field.name} is {value!r}"
+            raise TypeError(message)
+
+
+def _runtime_types(hint: Any) -> tuple[type, ...]:  # noqa: ANN401 - a type hint is any object
+    """What isinstance can check of a hint: unions taken apart, type arguments left out."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(kind for part in typing.get_args(hint) for kind in _runtime_types(part))
+    if origin is typing.Literal:
+        return (str,)
+    plain: type = origin or hint
+    return (float, int) if plain is float else (plain,)
 
 
 def _plan(data: dict[str, Any]) -> LaunchPlan:

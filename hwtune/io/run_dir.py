@@ -29,7 +29,7 @@ class ServerStatus:
     state: State
     url: str
     pid: int
-    """Process id of hwtune's child, the API server."""
+    """Process id of the supervisor, which ends with the server and all its workers."""
     owner_pid: int
     """Process id of the hwtune that runs it."""
     started_at: str
@@ -46,6 +46,9 @@ def create_run_dir(path: Path) -> Path:
     Raises:
         InputError: it already holds a run, or cannot be created.
     """
+    if path.exists() and not path.is_dir():
+        message = f"{path}: is a file; --run-dir takes a new directory"
+        raise InputError(message)
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / LOG_FILE).touch(exist_ok=False)

@@ -202,6 +202,6 @@ def test_a_short_ab_run_ends_with_a_verdict_for_each_tier(model: Path, tmp_path:
     assert comparison["scope"] == "serving"
     records = [json.loads(line) for line in (run_dir / "requests.jsonl").read_text().splitlines()]
     assert {record["arm"] for record in records} == {"baseline", "candidate"}
-    assert not [record for record in records if record["error"]]
+    assert not [record for record in records if record["failure"]]
     for arm in ("baseline", "candidate"):
         assert processes_of(run_dir / "arms" / arm) == []

@@ -137,6 +137,68 @@ def test_a_plan_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_plan(write_plan(written, tmp_path)) == written
 
 
+def test_a_plan_with_a_value_of_the_wrong_type_is_named(tmp_path: Path) -> None:
+    path = write_plan(plan(), tmp_path)
+    path.write_text(path.read_text().replace('"block_size": 832', '"block_size": "832"'))
+    with pytest.raises(InputError, match="damaged launch plan: block_size is '832'"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        (("--config", "vllm.yaml"), "--config"),
+        (("--uds", "/tmp/socket"), "--uds"),
+        (("--ssl-keyfile=key.pem",), "--ssl-keyfile"),
+    ],
+)
+def test_flags_that_would_make_the_plan_untrue_are_refused(
+    flags: tuple[str, ...], flag: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{flag}: "):
+        plan(flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--max-model-len", "512"), "takes 1024 tokens or more, the longest sequence has 512"),
+        (("--max-num-batched-tokens", "48"), "--max-num-batched-tokens allows 48"),
+    ],
+)
+def test_a_kernel_that_no_request_can_reach_is_not_expected(
+    tmp_path: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    profile = tmp_path / "long.toml"
+    narrow = "min_query_len = 64\nmin_context_len = 1024"
+    profile.write_text(EVERY_SHAPE.read_text().replace("min_query_len = 2", narrow))
+    planned = plan(str(profile), flags=flags)
+    assert planned.expect.kernels == ("page_decode",)
+    assert any(reason in note for note in planned.notes)
+
+
+def test_other_names_of_a_dtype_are_the_same_dtype(tmp_path: Path) -> None:
+    profile = tmp_path / "half.toml"
+    profile.write_text(EVERY_SHAPE.read_text().replace('"bfloat16"', '"float16"'))
+    assert plan(str(profile), flags=("--dtype", "half")).expect.kernels
+    assert not plan(str(profile), flags=("--dtype", "bfloat16")).expect.kernels
+
+
+@pytest.mark.parametrize(
+    ("profile", "arm", "backend"),
+    [
+        ("cpu", "baseline", "CPU_ATTN"),
+        ("cpu", "candidate", "CPU_ATTN"),
+        ("sm_90", "baseline", None),
+        ("sm_90", "candidate", "CUSTOM"),
+    ],
+)
+def test_a_backend_is_expected_only_where_the_choice_is_known(
+    profile: str, arm: str, backend: str | None
+) -> None:
+    assert plan(profile, arm).expect.backend == backend
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -94,3 +94,22 @@ def test_a_run_directory_that_vanishes_does_not_stop_the_server(tmp_path: Path) 
         assert server.scrape() == "metric 1\n"
         assert server.alive()
     assert not server.alive()
+
+
+def test_a_run_directory_that_is_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(InputError, match="is a file"), serve(program(HEALTHY), path):
+        pass
+
+
+def test_a_reader_that_goes_away_costs_the_display_not_the_log(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+
+    def gone(line: str) -> None:
+        raise BrokenPipeError
+
+    code = HEALTHY.replace("flush=True)", "flush=True); print('x' * 200_000, flush=True)")
+    with serve(program(code), run_dir, echo=gone) as server:
+        assert server.alive()
+    assert len((run_dir / "server.log").read_text()) > 200_000

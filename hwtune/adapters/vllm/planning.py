@@ -38,6 +38,9 @@ def plan_server(
     Raises:
         HwtuneError: anything about the model, profile, flags or installation that does not fit.
     """
+    if model.startswith("-"):
+        message = f"{model}: expected a model first; put vLLM's flags after it"
+        raise UsageError(message)
     hardware = load_profile(profile)
     shape = load_model(str(resolve_model(model)))
     request = ServerRequest(

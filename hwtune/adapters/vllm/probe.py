@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import urllib.request
 
 from hwtune.adapters.vllm.server import RunningServer
 from hwtune.domain.kernel import KernelSpec
+from hwtune.domain.planning import flag_value
 
 PROBE_OUTPUT_TOKENS = 4
 PROBE_TIMEOUT_S = 600.0
@@ -31,17 +33,22 @@ def probe(server: RunningServer) -> str | None:
         "temperature": 0,
     }
     request = urllib.request.Request(
-        f"{server.url}/v1/completions",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
+        f"{server.url}/v1/completions", data=json.dumps(body).encode(), headers=_headers(server)
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=PROBE_TIMEOUT_S) as response:
             response.read()
     except OSError as error:
-        return f"the probe request failed: {error}"
+        return f"the probe request failed: {error} (--no-probe serves without one)"
     return None
+
+
+def _headers(server: RunningServer) -> dict[str, str]:
+    """With the key that the server was told to ask for, if it was."""
+    key = flag_value(server.plan.argv, "--api-key") or os.environ.get("VLLM_API_KEY")
+    headers = {"Content-Type": "application/json"}
+    return {**headers, "Authorization": f"Bearer {key}"} if key else headers
 
 
 def _length(server: RunningServer) -> int:

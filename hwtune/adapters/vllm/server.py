@@ -50,7 +50,7 @@ class RunningServer:
     """Why it is being stopped; set by who stops it."""
 
     def alive(self) -> bool:
-        """Whether the API server process still runs."""
+        """Whether the server still runs."""
         return self.child.poll() is None
 
     def scrape(self) -> str | None:
@@ -82,19 +82,35 @@ class LogCopy:
             self._child.stdout.close()
 
     def _copy(self) -> None:
+        """Reads to the end whatever becomes of file and terminal: a full pipe blocks the server."""
         assert self._child.stdout is not None
-        with self._path.open("ab", buffering=0) as file:
+        with contextlib.ExitStack() as files:
+            write = self._open(files)
             for line in self._child.stdout:
-                if self.lost is None:
-                    self._keep(file.write, line)
-                if self._echo is not None:
-                    self._echo(line.decode("utf-8", "replace").rstrip("\n"))
+                if write is not None and self.lost is None:
+                    self._keep(write, line)
+                self._show(line)
+
+    def _open(self, files: contextlib.ExitStack) -> Callable[[bytes], object] | None:
+        try:
+            return files.enter_context(self._path.open("ab", buffering=0)).write
+        except OSError as error:
+            self.lost = f"{self._path}: {error.strerror}"
+            return None
 
     def _keep(self, write: Callable[[bytes], object], line: bytes) -> None:
         try:
             write(line)
         except OSError as error:
             self.lost = f"{self._path}: {error.strerror}"
+
+    def _show(self, line: bytes) -> None:
+        if self._echo is None:
+            return
+        try:
+            self._echo(line.decode("utf-8", "replace").rstrip("\n"))
+        except (OSError, ValueError):
+            self._echo = None  # the reader of our output has gone
 
 
 @contextlib.contextmanager
@@ -115,7 +131,7 @@ def serve(
     """
     _require_free_port(plan)
     run_dir = create_run_dir(run_dir)
-    plan_path = write_plan(plan, run_dir)
+    plan_path = _write_plan(plan, run_dir)
     environment = {**os.environ, PLAN_ENVIRONMENT_VARIABLE: str(plan_path), **plan.environment}
     child = spawn(plan.argv, environment)
     server = RunningServer(
@@ -135,6 +151,14 @@ def serve(
         yield server
     finally:
         _finish(server, status)
+
+
+def _write_plan(plan: LaunchPlan, run_dir: Path) -> Path:
+    try:
+        return write_plan(plan, run_dir)
+    except OSError as error:
+        message = f"{run_dir}: cannot write the plan: {error.strerror}"
+        raise ExternalFailureError(message) from None
 
 
 def _finish(server: RunningServer, status: ServerStatus) -> None:

@@ -40,7 +40,10 @@ def run_session(
     """
     with _first_cause(run_dir):
         with serve(plan, run_dir, echo=echo, ready_timeout_s=options.ready_timeout_s) as server:
-            report = _verify(server, options, say)
+            report, failed_probe = _verify(server, options, say)
+            if failed_probe is not None and not options.keep_going:
+                server.reason = failed_probe
+                raise ExternalFailureError(failed_probe)
             if not report.passed and not options.keep_going:
                 server.reason = f"not what was planned: {report.summary}"
                 return ANSWER_IS_NO
@@ -63,20 +66,21 @@ def _first_cause(run_dir: Path) -> Iterator[None]:
         raise ExternalFailureError(message) from None
 
 
-def _verify(server: RunningServer, options: SessionOptions, say: Say) -> MarkerReport:
+def _verify(
+    server: RunningServer, options: SessionOptions, say: Say
+) -> tuple[MarkerReport, str | None]:
+    """The report, and why the probe failed if it did."""
     failed_probe = probe(server) if options.send_probe else None
     server.scrape()
     report = verify_run(
         server.run_dir, require_kernel_hits=options.send_probe and failed_probe is None
     )
-    if failed_probe is not None:
-        say(failed_probe)
     say(f"{_verdict(report)} ({report.summary})")
     for item in report.failed:
         say(f"  {item.name}: expected {item.expected}, seen {item.seen} — {item.reason}")
         for cause in item.diagnosis[:1]:
             say(f"    likely cause: {cause.text}; next: {cause.next_step}")
-    return report
+    return report, failed_probe
 
 
 def _verdict(report: MarkerReport) -> str:
