@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwtune.domain.check_records import Check
-from hwtune.domain.evidence import Evidence, Failure, Place
+from hwtune.domain.evidence import Evidence, Failure, Place, RunStatus
 from hwtune.domain.failures import first_cause
 
 _QUESTION = "Did start-up complete?"
@@ -13,7 +13,8 @@ _QUESTION = "Did start-up complete?"
 
 def health_checks(evidence: Evidence) -> Iterator[Check]:
     """Start-up, and failures after it."""
-    yield _startup(evidence)
+    startup = _startup(evidence)
+    yield startup
     later = next((f for f in evidence.failures if f.phase == "serving" and not f.wrapper), None)
     later = later or next((f for f in evidence.failures if f.phase == "serving"), None)
     if later is not None:
@@ -26,13 +27,32 @@ def health_checks(evidence: Evidence) -> Iterator[Check]:
             reason=f"failed while serving: {where(later.place)}: {later.text}",
             evidence=(later.place,),
         )
+    elif startup.status == "passed" and evidence.status is not None:
+        yield from _launcher(evidence.status)
+
+
+def _launcher(status: RunStatus) -> Iterator[Check]:
+    if status.owner_gone is not None:
+        yield Check(
+            name="health",
+            question="Did the server stay up after its start?",
+            status="failed",
+            expected="the launcher runs, or says how the server ended",
+            seen=_gone(status.owner_gone),
+            reason=f"{_gone(status.owner_gone)}, and the server with it",
+            evidence=(status.place,),
+        )
+
+
+def _gone(pid: int) -> str:
+    return f"hwtune (pid {pid}) is gone; it was killed"
 
 
 def _startup(evidence: Evidence) -> Check:
     status = evidence.status
     if evidence.value("startup_complete") is True:
         return _started(evidence.places("startup_complete"), "start-up complete")
-    if status is not None and status.state == "ready":
+    if status is not None and status.state == "ready" and status.owner_gone is None:
         return _started((status.place,), "the launcher saw the server ready")
     if evidence.value("served") is True and not _start_failure(evidence):
         return _started(evidence.places("served"), "serves requests")
@@ -42,6 +62,8 @@ def _startup(evidence: Evidence) -> Check:
     if status is not None and status.state == "died":
         text = status.reason or f"exit code {status.exit_code}"
         return _failed(f"died: {text}", _died(evidence, text), (status.place,))
+    if status is not None and status.owner_gone is not None:
+        return _failed(f"state={status.state}", _gone(status.owner_gone), (status.place,))
     if evidence.value("engine_ready") is True and evidence.value("api_server") is None:
         return Check(
             name="startup",

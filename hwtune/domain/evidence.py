@@ -107,6 +107,9 @@ class RunStatus:
     exit_code: int | None
     reason: str | None
     place: Place
+    owner_gone: int | None = None
+    """Process id of the hwtune that ran the server, when the state says that it still does and
+    there is no such process any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,9 @@ from hwtune.io.logs import read_log
 from hwtune.io.marker_sets import load_markers
 from hwtune.io.plans import PLAN_FILE, read_plan
 from hwtune.io.run_dir import LOG_FILE, METRICS_FILE, STATUS_FILE
+
+_RUNNING = ("starting", "ready")
+"""States of a server that its launcher still holds."""
 
 
 def collect(
@@ -52,7 +56,7 @@ def collect(
         counts=counts,
         has_counters=has_counters,
         plan=plan,
-        status=None if run_dir is None else read_status(run_dir / STATUS_FILE),
+        status=_status(run_dir, answers=metrics_text is not None),
         notes=tuple(notes),
     )
 
@@ -103,6 +107,12 @@ def _counts(run_dir: Path | None, notes: list[str]) -> tuple[tuple[KernelCount, 
     return read_counters(run_dir), True
 
 
+def _status(run_dir: Path | None, *, answers: bool) -> RunStatus | None:
+    """A server that answers runs, wherever its launcher is (another container's processes)."""
+    status = None if run_dir is None else read_status(run_dir / STATUS_FILE)
+    return dataclasses.replace(status, owner_gone=None) if status and answers else status
+
+
 def read_status(path: Path) -> RunStatus | None:
     """What the launcher wrote about the process, or None when there is no such file.
 
@@ -119,6 +129,7 @@ def read_status(path: Path) -> RunStatus | None:
     try:
         data = json.loads(text)
         state, exit_code, reason = data["state"], data.get("exit_code"), data.get("reason")
+        owner = data.get("owner_pid")
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"{path}: not a status file (needs a JSON object with `state`)"
         raise InputError(message) from None
@@ -127,4 +138,19 @@ def read_status(path: Path) -> RunStatus | None:
         exit_code=exit_code if isinstance(exit_code, int) else None,
         reason=None if reason is None else str(reason),
         place=Place(file=str(path), line=None, process=None, time=None, text=f"state={state}"),
+        owner_gone=owner if state in _RUNNING and _is_gone(owner) else None,
     )
+
+
+def _is_gone(pid: object) -> bool:
+    """Whether there is surely no such process: it ended, or waits only to be buried."""
+    processes = Path("/proc")
+    if not isinstance(pid, int) or pid <= 0 or not (processes / "self").exists():
+        return False
+    try:
+        text = (processes / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] == ["Z"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -148,6 +151,43 @@ def test_a_directory_without_a_plan_can_still_be_read(tmp_path: Path) -> None:
     evidence = collect(tmp_path)
     assert (evidence.plan, evidence.nonce) == (None, "a1")
     assert "no kernel counters were written" in evidence.notes[0]
+
+
+@pytest.fixture
+def killed() -> Iterator[int]:
+    """Process id of a process that was killed and not yet buried."""
+    process = subprocess.Popen(["sleep", "60"])
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    yield process.pid
+    process.wait()
+
+
+def _health(run_dir: Path, state: str, owner: int, *, answers: bool = False) -> tuple[str, str]:
+    """The first failed check and its reason."""
+    text = json.dumps({"state": state, "owner_pid": owner})
+    (run_dir / "status.json").write_text(text, encoding="utf-8")
+    evidence = collect(run_dir, metrics_text="vllm:x 1" if answers else None)
+    failed = check(evidence, None, require_kernel_hits=False).failed
+    return (failed[0].name, failed[0].reason) if failed else ("", "")
+
+
+def test_a_launcher_that_was_killed_did_not_keep_its_server(run_dir: Path, killed: int) -> None:
+    gone = f"hwtune (pid {killed}) is gone; it was killed"
+    assert _health(run_dir, "ready", killed) == ("health", f"{gone}, and the server with it")
+    (run_dir / "server.log").write_text("a line\n", encoding="utf-8")
+    assert _health(run_dir, "ready", killed) == ("startup", gone)
+    assert _health(run_dir, "starting", killed) == ("startup", gone)
+
+
+def test_a_process_id_that_nobody_has_is_gone(run_dir: Path) -> None:
+    assert _health(run_dir, "ready", 2**22 + 1)[0] == "health"
+
+
+def test_a_launcher_that_runs_or_ended_in_order_is_not_gone(run_dir: Path, killed: int) -> None:
+    assert _health(run_dir, "ready", os.getpid()) == ("", "")
+    assert _health(run_dir, "stopped", killed) == ("", "")
+    assert _health(run_dir, "ready", killed, answers=True) == ("", "")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '"x"', "\x00"])
