@@ -33,7 +33,10 @@ Expect = Annotated[
         show_default=False,
     ),
 ]
-Nonce = Annotated[str | None, typer.Option(help="Nonce of the plan, when only a log is at hand.")]
+Nonce = Annotated[
+    str | None,
+    typer.Option(help="Nonce of the plan, when only a log is at hand; hits need it then."),
+]
 RequireHits = Annotated[
     bool | None,
     typer.Option(
