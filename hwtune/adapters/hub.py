@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
 
 from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
+
+HUB_TIMEOUT_S = 5.0
+"""How long the hub may take to answer one request."""
 
 _MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -62,8 +66,12 @@ def _download(reference: str) -> Path:
             "pip install 'hwtune[hub]'"
         )
         raise MissingDependencyError(message) from None
+    # Its warnings about each retry would bury the one line that is the answer.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
-        return Path(hf_hub_download(repo_id=reference, filename="config.json"))
+        return Path(
+            hf_hub_download(repo_id=reference, filename="config.json", etag_timeout=HUB_TIMEOUT_S)
+        )
     except Exception as error:  # noqa: BLE001 - requests', httpx' and the hub's own errors
         text = str(error).strip().splitlines()
         message = f"{reference}: the hub did not give config.json: {text[0] if text else error!r}"
