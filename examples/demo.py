@@ -32,7 +32,11 @@ def main() -> int:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     run_dir = RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
     arms = {arm: run_dir / arm for arm in ("baseline", "candidate")}
-    status = hwtune("1. Derive the page", "derive-page", str(MODEL), "--profile", str(PROFILE))
+    status = hwtune(
+        "1. Derive the page",
+        *("derive-page", str(MODEL), "--profile", str(PROFILE), "--kv-cache-memory", "1GiB"),
+        *VLLM_FLAGS,
+    )
     for arm, directory in arms.items():
         status = status or hwtune(
             f"2. Serve the {arm} (real vLLM on the CPU, about a minute)",
