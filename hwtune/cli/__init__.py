@@ -46,14 +46,12 @@ def _version(asked: bool) -> None:
 
 
 def _root(
-    ctx: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
     ),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     """Derive, launch, prove and measure vLLM's KV-cache page on special hardware."""
-    ctx.obj = debug
 
 
 def build_app(arguments: list[str]) -> typer.Typer:

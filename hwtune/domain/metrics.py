@@ -86,9 +86,3 @@ def metric_sightings(text: str, file: str) -> Iterator[Sighting]:
     for fact, total in served.items():
         place = Place(file=file, line=None, process=None, time=None, text=f"{fact} {total:g}")
         yield Sighting(fact=fact, value=int(total), rank=_RANK, place=place)
-
-
-def counter_total(text: str, name: str) -> float | None:
-    """Sum of a counter over all its label sets, or None when it does not occur."""
-    values = [sample.value for sample in parse_metrics(text) if sample.name == name]
-    return sum(values) if values else None

@@ -35,11 +35,6 @@ def format_count(value: int) -> str:
     return f"{value:,}"
 
 
-def format_percent(value: float) -> str:
-    """A percentage with two decimals, as vLLM prints it."""
-    return f"{value:.2f} %"
-
-
 def parse_bytes(text: str) -> int | None:
     """Bytes from ``8GiB``, ``64 GB``, ``1073741824``; None when the text is no size."""
     cleaned = text.strip().replace("_", "").replace(",", "").lower()

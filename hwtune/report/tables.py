@@ -122,9 +122,3 @@ def columns(*specifications: str | Column) -> tuple[Column, ...]:
         else item
         for item in specifications
     )
-
-
-def record_table(record: dict[str, Cell], title: str = "") -> Table:
-    """A table with one row per entry of a record."""
-    rows: Sequence[tuple[Cell, ...]] = [(key, value) for key, value in record.items()]
-    return Table(columns=columns("name=", "value="), rows=tuple(rows), title=title)

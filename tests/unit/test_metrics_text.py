@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwtune.domain.metrics import counter_total, metric_sightings, parse_metrics
+from hwtune.domain.metrics import metric_sightings, parse_metrics
 
 TEXT = r"""# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
@@ -34,11 +34,6 @@ def test_cache_config_states_facts_with_their_line() -> None:
 def test_labels_may_hold_quotes_and_commas() -> None:
     sample = next(parse_metrics(TEXT))
     assert sample.labels["x"] == 'a "quoted", text'
-
-
-def test_counters_are_added_over_labels() -> None:
-    assert counter_total(TEXT, "vllm:request_success_total") == 5
-    assert counter_total(TEXT, "vllm:absent") is None
 
 
 def test_no_metrics_no_facts() -> None:
