@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import typer
@@ -12,6 +13,7 @@ from hwtune.cli import derive_page_options as option
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.domain.units import parse_bytes
+from hwtune.domain.vllm_command import split_command
 from hwtune.domain.vllm_flags import deployment_from_flags, misspelt_flags
 from hwtune.io.profiles import load_profile
 from hwtune.report.tables import Format
@@ -44,15 +46,16 @@ def derive_page(
 ) -> None:
     """Derive the KV-cache page of a hybrid model.
 
-    vLLM's own flags may follow the model: a vllm serve command line can be pasted behind it.
+    A vLLM command line can be pasted whole: vllm serve MODEL and its flags, in any order.
     """
     if batch is not None:
         _print_batch(batch, vllm_version)
         return
     hardware = modes.configured(load_profile(profile), _engine(engine), alignment)
-    deployment = _deployment(ctx.args, vllm_version, hardware.engine, prefill_checkpoint_tokens)
+    reference, flags = split_command([*([] if model is None else [model]), *ctx.args])
+    deployment = _deployment(flags, vllm_version, hardware.engine, prefill_checkpoint_tokens)
     request = modes.Request(
-        reference=local_model(_model(model, ctx.args)),
+        reference=local_model(reference),
         deployment=modes.placed(deployment, hardware),
         profile=hardware,
         format=format,
@@ -81,20 +84,8 @@ def local_model(reference: str) -> str:
     return str(resolve_model(reference))
 
 
-def _model(model: str | None, flags: list[str]) -> str:
-    """The model: the argument, or vLLM's --model among the pasted flags."""
-    if model is not None and not model.startswith("-"):
-        return model
-    for index, flag in enumerate(flags):
-        name, equals, value = flag.partition("=")
-        if name == "--model" and (equals or index + 1 < len(flags)):
-            return value if equals else flags[index + 1]
-    message = "the model is missing; put it before vLLM's flags"
-    raise UsageError(message)
-
-
 def _deployment(
-    flags: list[str], version: str | None, engine: str, checkpoint: int | None
+    flags: Sequence[str], version: str | None, engine: str, checkpoint: int | None
 ) -> Deployment:
     deployment, notes = deployment_from_flags(flags)
     for note in (*notes, *misspelt_flags(flags)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -15,6 +16,7 @@ _SHORT = {
     "-pp": "--pipeline-parallel-size",
     "-q": "--quantization",
 }
+_JOINED = re.compile(r"(-tp|-pp)(\d+)")
 _INTEGERS = {
     "--tensor-parallel-size": "tensor_parallel_size",
     "--pipeline-parallel-size": "pipeline_parallel_size",
@@ -64,6 +66,14 @@ def deployment_from_flags(flags: Sequence[str]) -> tuple[Deployment, tuple[str, 
     return Deployment(**values), tuple(notes)
 
 
+def takes_value(flag: str) -> bool | None:
+    """Whether a flag that moves the page has a value; None for a flag that does not move it."""
+    name, attached = _spelled(flag)
+    if name in _SWITCHES or attached is not None:
+        return False
+    return True if _wanted(name) or name == _SKIP_LAYERS else None
+
+
 def misspelt_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Remarks about flags that look like one that moves the page and are not it."""
     known = (*_INTEGERS, *_WORDS, *_SWITCHES, _SPECULATIVE, _SKIP_LAYERS)
@@ -83,26 +93,35 @@ def _take(flags: Sequence[str], at: int, values: dict[str, Any], notes: list[str
     text = flags[at]
     if not text.startswith("-"):
         return at + 1
-    name, equals, attached = text.partition("=")
-    name = _SHORT.get(name, name)
-    if name.startswith("--"):
-        head, dot, tail = name[2:].partition(".")
-        name = f"--{head.replace('_', '-')}{dot}{tail}"
+    name, attached = _spelled(text)
     if name in _SWITCHES:
         field, value = _SWITCHES[name]
         values[field] = value
         return at + 1
     if name == _SKIP_LAYERS:
-        return _take_skip_layers(flags, at, attached if equals else None, values)
+        return _take_skip_layers(flags, at, attached, values)
     if not _wanted(name):
         return at + 1
     following = flags[at + 1] if at + 1 < len(flags) else None
-    value_text = attached if equals else following
+    value_text = following if attached is None else attached
     if value_text is None:
         message = f"{name}: a value is missing"
         raise UsageError(message)
     _store(name, value_text, values, notes)
-    return at + (1 if equals else 2)
+    return at + (2 if attached is None else 1)
+
+
+def _spelled(text: str) -> tuple[str, str | None]:
+    """A flag's full name with dashes, and the value attached to it (``-tp4``, ``--dtype=half``)."""
+    joined = _JOINED.fullmatch(text)
+    if joined:
+        return _SHORT[joined[1]], joined[2]
+    name, equals, attached = text.partition("=")
+    name = _SHORT.get(name, name)
+    if name.startswith("--"):
+        head, dot, tail = name[2:].partition(".")
+        name = f"--{head.replace('_', '-')}{dot}{tail}"
+    return name, attached if equals else None
 
 
 def _wanted(name: str) -> bool:
