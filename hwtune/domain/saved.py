@@ -22,8 +22,9 @@ from hwtune.domain.bench import (
     TierResult,
     Verdict,
 )
+from hwtune.domain.outputs import output_gates
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
-from hwtune.domain.validity import gate, is_degenerate
+from hwtune.domain.validity import gate
 from hwtune.domain.workload import MINIMUM_PAIRS
 
 SEQUENTIAL = "the runs were made one after the other, so a drift between them is not excluded"
@@ -101,7 +102,7 @@ def _tier(name: str, first: SavedRun, second: SavedRun, margin: float, level: fl
     pairs = tuple(zip(first.requests, second.requests, strict=False))
     gates = saved_gates(first, second)
     red = [gate for gate in gates if gate.state == "failed"]
-    texts = [(a.text, b.text) for a, b in pairs if a.text is not None and b.text is not None]
+    texts = _texts(pairs)
     counted = [request.input_tokens for pair in pairs for request in pair]
     return TierResult(
         tier=name,
@@ -128,9 +129,13 @@ def saved_gates(first: SavedRun, second: SavedRun) -> tuple[Gate, ...]:
         _no_failure(first, second),
         _same_workload(first, second),
         _same_inputs(first, second),
-        _sane(pairs),
+        *output_gates(_texts(pairs)),
         _same_lengths(pairs),
     )
+
+
+def _texts(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
+    return [(a.text, b.text) for a, b in pairs if a.text is not None and b.text is not None]
 
 
 def _different_files(first: SavedRun, second: SavedRun) -> Gate:
@@ -165,17 +170,6 @@ def _same_inputs(first: SavedRun, second: SavedRun) -> Gate:
     if lengths[0] != lengths[1]:
         problem = f"prompts differ: {sum(lengths[0])} / {sum(lengths[1])} input tokens in all"
     return gate("equal input tokens", problem, f"equal in {len(lengths[0])} prompts")
-
-
-def _sane(pairs: Sequence[Pair]) -> Gate:
-    texts = [(a.text, b.text) for a, b in pairs if a.text is not None and b.text is not None]
-    if not texts:
-        evidence = "no texts in the files"
-        return Gate(name="sane output", state="not checked", evidence=evidence)
-    counts = [sum(is_degenerate(pair[side]) for pair in texts) for side in (0, 1)]
-    shown = f"baseline {counts[0]}, candidate {counts[1]} of {len(texts)} answers"
-    problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
-    return gate("sane output", problem if max(counts) * 10 >= len(texts) else "", shown)
 
 
 def _same_lengths(pairs: Sequence[Pair]) -> Gate:

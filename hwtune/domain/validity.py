@@ -7,25 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hwtune.domain.bench import ArmProof, Gate, RequestRecord
 from hwtune.domain.launch import LaunchPlan
+from hwtune.domain.outputs import output_gates
 
 Pair = tuple[RequestRecord, RequestRecord]
 """Baseline and candidate record of the same prompt."""
-
-_LONGEST_UNIT = 16
-_REPEATS = 6
-
-
-def is_degenerate(text: str) -> bool:
-    """Empty, or a short unit repeated to the end: what a broken kernel typically writes.
-
-    The last three quarters are looked at, so that a sane first word does not hide it. A unit has
-    at most 16 characters and must come 6 times in them.
-    """
-    if not text.strip():
-        return True
-    tail = text[len(text) // 4 :]
-    units = range(1, min(_LONGEST_UNIT, len(tail) // _REPEATS) + 1)
-    return any(tail[unit:] == tail[:-unit] for unit in units)
 
 
 def gate(name: str, problem: str, evidence: str) -> Gate:
@@ -54,7 +39,7 @@ def tier_gates(
         _same_prompts(pairs),
         _equal(pairs, "input tokens", lambda record: record.prompt_tokens),
         _output_tokens(pairs, output_tokens),
-        _degenerate(pairs),
+        *output_gates([(first.text, second.text) for first, second in pairs]),
         _client_on_time(records),
     )
 
@@ -95,26 +80,6 @@ def _output_tokens(pairs: Sequence[Pair], output_tokens: int) -> Gate:
         return unequal
     problem = f"{wrong} answers do not have the {output_tokens} tokens asked for"
     return gate(unequal.name, problem, "")
-
-
-def _degenerate(pairs: Sequence[Pair]) -> Gate:
-    """Red when a tenth of the prompts or more degenerate in one arm and not in the other.
-
-    When both arms give the same degenerate text it is the model that does so; that is said, and
-    it does not make the arms incomparable.
-    """
-    flags = [(is_degenerate(first.text), is_degenerate(second.text)) for first, second in pairs]
-    counts = [sum(flag[side] for flag in flags) for side in (0, 1)]
-    differing = [
-        flag != (False, False) and (flag[0] != flag[1] or pair[0].text != pair[1].text)
-        for flag, pair in zip(flags, pairs, strict=True)
-    ]
-    shown = f"baseline {counts[0]}, candidate {counts[1]} of {len(pairs)} answers"
-    problem = ""
-    if pairs and sum(differing) * 10 >= len(pairs):
-        problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
-    same = " (the same text in both arms)" if any(counts) and not problem else ""
-    return gate("sane output", problem, f"degenerate: {shown}{same}")
 
 
 def _client_on_time(records: Sequence[RequestRecord]) -> Gate:

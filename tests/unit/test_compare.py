@@ -10,7 +10,8 @@ import pytest
 
 from hwtune.domain.bench import ARMS, ArmProof, Comparison, RequestRecord
 from hwtune.domain.compare import compare
-from hwtune.domain.validity import is_degenerate, marker_gates
+from hwtune.domain.outputs import is_degenerate, share_a_beginning
+from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Design, Tier, prompts_in_pair
 
 TIER = Tier(name="1-2K", least_tokens=1024, most_tokens=2048)
@@ -154,7 +155,7 @@ def test_the_same_degenerate_text_in_both_arms_is_the_models_and_is_said() -> No
 
 
 def test_text_agreement_is_shown_and_is_not_a_gate() -> None:
-    records = _records(change=_candidate(text="another answer", text_sha256="b"))
+    records = _records(change=_candidate(text="answer that parts later", text_sha256="b"))
     comparison = compare(DESIGN, records, ())
     assert comparison.tiers[0].text_agreement == 0.0
     assert not comparison.red_gates
@@ -175,7 +176,18 @@ def test_a_half_measured_pair_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "  \n", "!" * 64, "ha ha " * 20, "Hello there" + "!" * 60, "00" * 40]
+    "text",
+    [
+        "",
+        "  \n",
+        "!" * 64,
+        "ha ha " * 20,
+        "Hello there" + "!" * 60,
+        "00" * 40,
+        "abcdefghijklmnopq" * 8,
+        "!" * 200 + " x",
+        "A sentence of forty-two characters, again. " * 5 + "A sen",
+    ],
 )
 def test_degenerate_output_is_recognised(text: str) -> None:
     assert is_degenerate(text)
@@ -228,3 +240,31 @@ def test_drift_is_shown_and_absent_without_one() -> None:
     drifting = compare(DESIGN, _records(noise=0.002, drift=0.01), ()).tiers[0]
     assert any(line.startswith("drift: baseline E2EL +") for line in drifting.drift)
     assert compare(DESIGN, _records(noise=0.02), ()).tiers[0].drift == ()
+
+
+def _symbols(record: RequestRecord) -> RequestRecord:
+    if record.arm == "baseline":
+        return record
+    rng = random.Random(record.pair * 100 + record.prompt)
+    text = "".join(chr(rng.randrange(33, 127)) for _ in range(200))
+    return replace(record, text=text, text_sha256=text)
+
+
+def test_answers_with_nothing_in_common_are_not_comparable() -> None:
+    comparison = compare(DESIGN, _records(0.5, change=_symbols), ())
+    assert _kinds(comparison) == {"not comparable"}
+    assert "outputs have nothing in common" in comparison.tiers[0].metrics[0].verdict.text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("The answer", "There is", True),
+        (" 42", "42.", True),
+        ("答案", "答复", True),
+        ("The", "A", False),
+        ("x9", "x8", False),
+    ],
+)
+def test_a_common_first_token_is_a_common_beginning(first: str, second: str, alike: bool) -> None:
+    assert share_a_beginning(first, second) is alike

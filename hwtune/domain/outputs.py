@@ -1,0 +1,106 @@
+"""Is what the arms wrote comparable? One rule for live and for saved runs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Final
+
+from hwtune.domain.bench import Gate
+
+Texts = Sequence[tuple[str, str]]
+"""Answers of the baseline and of the candidate to the same prompt."""
+
+FEWEST_PROMPTS: Final = 6
+"""Below this, answers with nothing in common may be chance."""
+
+_SHORT_UNIT = 16
+_LONGEST_UNIT = 64
+_LEAST_COMPRESSED = 64
+"""Characters; shorter texts are ruled by zlib's own header."""
+_SMALLEST_RATIO = 0.15
+_COMMON_BYTES = 3
+"""A common prefix of this length, in UTF-8, is a common first token: three letters or one ideogram."""
+
+
+def is_degenerate(text: str) -> bool:
+    """Empty, one unit repeated to the end, or next to no content: what broken kernels write.
+
+    The last three quarters are looked at, so that a sane first word does not hide it, with and
+    without their last eighth, so that a broken last unit does not either. A unit of at most 16
+    characters must come 6 times in them, one of at most 64 characters 3 times. Texts that zlib
+    packs to under 15 % say nothing either.
+    """
+    if not text.strip():
+        return True
+    tail = text[len(text) // 4 :]
+    if _repeats(tail) or _repeats(tail[: len(tail) - len(tail) // 8]):
+        return True
+    data = text.encode("utf-8", "surrogatepass")
+    packed = len(zlib.compress(data, 9))
+    return len(text) >= _LEAST_COMPRESSED and packed < _SMALLEST_RATIO * len(data)
+
+
+def _repeats(text: str) -> bool:
+    """One unit from the first character to the last; the last unit may be cut."""
+    return any(
+        text[unit:] == text[:-unit]
+        for unit in range(1, _LONGEST_UNIT + 1)
+        if unit * (6 if unit <= _SHORT_UNIT else 3) <= len(text)
+    )
+
+
+def share_a_beginning(first: str, second: str) -> bool:
+    """The same first token, about; or one answer begins with the whole of the other."""
+    first, second = first.strip(), second.strip()
+    if first == second:
+        return True
+    alike = takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))
+    common = "".join(character for character, _ in alike)
+    enough = len(common.encode("utf-8", "surrogatepass")) >= _COMMON_BYTES
+    return enough or (bool(common) and common in (first, second))
+
+
+def output_gates(texts: Texts) -> tuple[Gate, Gate]:
+    """Gates over the answers to the same prompts."""
+    return _sane(texts), _agreeing(texts)
+
+
+def _sane(texts: Texts) -> Gate:
+    """Red when a tenth of the prompts or more degenerate in one arm and not in the other.
+
+    When both arms give the same degenerate text it is the model that does so; that is said, and
+    it does not make the arms incomparable.
+    """
+    name = "sane output"
+    if not texts:
+        return Gate(name=name, state="not checked", evidence="no answers in both arms")
+    flags = [(is_degenerate(first), is_degenerate(second)) for first, second in texts]
+    counts = [sum(flag[side] for flag in flags) for side in (0, 1)]
+    differing = sum(
+        flag != (False, False) and first != second
+        for flag, (first, second) in zip(flags, texts, strict=True)
+    )
+    shown = f"baseline {counts[0]}, candidate {counts[1]} of {len(texts)} answers"
+    if differing * 10 >= len(texts):
+        problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
+        return Gate(name=name, state="failed", evidence=problem)
+    same = " (the same text in both arms)" if any(counts) else ""
+    return Gate(name=name, state="passed", evidence=f"degenerate: {shown}{same}")
+
+
+def _agreeing(texts: Texts) -> Gate:
+    """Red when no answer of one arm begins like the other's.
+
+    Both arms decode greedily: they may part at any token, but not at every first one.
+    """
+    name = "outputs agree at their beginning"
+    agreeing = sum(share_a_beginning(first, second) for first, second in texts)
+    shown = f"{agreeing} of {len(texts)} answers begin alike in both arms"
+    if agreeing:
+        return Gate(name=name, state="passed", evidence=shown)
+    if len(texts) < FEWEST_PROMPTS:
+        return Gate(name=name, state="not checked", evidence=f"too few prompts: {shown}")
+    problem = f"outputs have nothing in common: {shown}"
+    return Gate(name=name, state="failed", evidence=problem)
