@@ -11,7 +11,7 @@ import typer
 from hwtune.cli import derive_page_modes as modes
 from hwtune.cli import derive_page_options as option
 from hwtune.domain.deployment import Deployment
-from hwtune.domain.errors import ANSWER_IS_NO, UsageError
+from hwtune.domain.errors import ANSWER_IS_NO, InputError, UsageError
 from hwtune.domain.units import parse_bytes
 from hwtune.domain.vllm_command import split_command
 from hwtune.domain.vllm_flags import deployment_from_flags, misspelt_flags
@@ -19,6 +19,7 @@ from hwtune.io.profiles import load_profile
 from hwtune.report.tables import Format
 
 _ENGINES = ("vllm", "vllm-ascend")
+_LONGEST_REFERENCE = 4096
 
 
 def derive_page(
@@ -49,6 +50,7 @@ def derive_page(
     A vLLM command line can be pasted whole: vllm serve MODEL and its flags, in any order.
     """
     if batch is not None:
+        _no_more(ctx, model)
         _print_batch(batch, vllm_version)
         return
     hardware = modes.configured(load_profile(profile), _engine(engine), alignment)
@@ -81,7 +83,14 @@ def local_model(reference: str) -> str:
     """A path for a reference that may be a Hugging Face id."""
     from hwtune.adapters.hub import resolve_model
 
-    return str(resolve_model(reference))
+    if not reference.strip() or len(reference) > _LONGEST_REFERENCE:
+        message = f"{reference[:40]!r}: no model; give a directory, a config.json or a model id"
+        raise UsageError(message)
+    try:
+        return str(resolve_model(reference))
+    except RuntimeError as error:  # ~name of nobody, or a loop of links
+        message = f"{reference[:200]}: cannot be a path: {error}"
+        raise InputError(message) from None
 
 
 def _deployment(
@@ -95,6 +104,14 @@ def _deployment(
 
         version = installed_version(engine)
     return replace(deployment, version=version, prefill_checkpoint_tokens=checkpoint)
+
+
+def _no_more(ctx: typer.Context, model: str | None) -> None:
+    """Each case of a batch names its own model and knobs."""
+    if model is not None or ctx.args:
+        word = model if model is not None else ctx.args[0]
+        message = f"--batch and {word[:80]!r} do not go together: each case names its own model"
+        raise UsageError(message)
 
 
 def _engine(engine: str | None) -> str | None:

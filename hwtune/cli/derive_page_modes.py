@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain import explain
-from hwtune.domain.batch import batch_record
+from hwtune.domain.batch import batch_record, error_record, located
 from hwtune.domain.deployment import Deployment
-from hwtune.domain.errors import UsageError
+from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.hardware import HardwareProfile
 from hwtune.domain.inverse import explain_observed
 from hwtune.domain.lints import lint_page
@@ -204,7 +204,12 @@ def _same_size(shape: ModelShape, model: ModelShape) -> bool:
 
 
 def batch_records(reference: str, version: str | None) -> Iterator[dict[str, Any]]:
-    """The answer to each case of a JSONL file."""
+    """The answer to each case of a JSONL file; an error carries its line."""
     load = cache(load_model)
-    for case in read_cases(reference):
-        yield batch_record(case, version, load)
+    for line, case in read_cases(reference):
+        record = (
+            error_record(None, case)
+            if isinstance(case, InputError)
+            else batch_record(case, version, load)
+        )
+        yield located(record, line)

@@ -62,4 +62,9 @@ CheckWithVllm = Annotated[
 CheckPython = Annotated[
     str | None, typer.Option(help="The Python that has vLLM, for --check-with-vllm.")
 ]
-Batch = Annotated[str | None, typer.Option(help="JSONL of cases (or -): one JSON answer per line.")]
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        help="JSONL of cases (or -): one JSON answer per line, an error in place; exit status 0."
+    ),
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from hwtune.domain.model import ModelShape
 from hwtune.domain.page import EngineRefusalError, PageDerivation, derive_page
 from hwtune.domain.page_rules_backends import BackendSizes, backend_sizes
 from hwtune.domain.page_rules_versions import select_rule
+from hwtune.domain.units import LARGEST_SIZE
 
 _PREFIX_CACHING: dict[object, tuple[bool | None, str | None]] = {
     None: (None, None),
@@ -45,6 +47,7 @@ _FIELDS = {
     "attention_backend": ("attention_backend", str),
 }
 _OTHER = ("prefix_caching", "alignment", "backends", "spec_method", "kv_cache_dtype_skip_layers")
+_FROM_ZERO = ("spec", "ckpt", "replayssm_buffer_len")
 _CHOICES = {
     "platform": ("cuda", "rocm", "cpu", "xpu", "npu"),
     "engine": ("vllm", "vllm-ascend"),
@@ -63,13 +66,35 @@ def batch_record(
     ask for an older release's default.
     """
     identity = case.get("id")
+    if not _printable(identity):
+        return error_record(None, InputError("'id' must be JSON that can be printed, without NaN"))
     try:
         page = _derive(case, default_version, load)
     except EngineRefusalError as error:
         return {"id": identity, "error": {"class": error.error_class, "message": error.text}}
     except HwtuneError as error:
-        return {"id": identity, "error": {"class": type(error).__name__, "message": str(error)}}
+        return error_record(identity, error)
     return {"id": identity, **_fields(page)}
+
+
+def error_record(identity: object, error: HwtuneError) -> dict[str, Any]:
+    """The record of a case that hwtune itself cannot answer."""
+    return {"id": identity, "error": {"class": type(error).__name__, "message": str(error)}}
+
+
+def located(record: dict[str, Any], line: int) -> dict[str, Any]:
+    """An error with the number of its line behind the id; an answer as it is."""
+    if "error" not in record:
+        return record
+    return {"id": record["id"], "line": line, "error": record["error"]}
+
+
+def _printable(identity: object) -> bool:
+    try:
+        json.dumps(identity, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _derive(
@@ -121,6 +146,10 @@ def _typed(name: str, value: object, kind: type) -> Any:  # noqa: ANN401 - the k
     if wrong_bool or not isinstance(value, kind):
         message = f"knob {name!r} must be of type {kind.__name__}, not {value!r}"
         raise InputError(message)
+    minimum = 0 if name in _FROM_ZERO else 1
+    if isinstance(value, int) and kind is int and not minimum <= value <= LARGEST_SIZE:
+        message = f"knob {name!r} must be from {minimum} to {LARGEST_SIZE} (2**31)"
+        raise InputError(message)
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         message = f"knob {name!r} must be one of {', '.join(choices)}, not {value!r}"
@@ -146,6 +175,8 @@ def _backends(knobs: Mapping[str, Any], deployment: Deployment) -> tuple[Backend
         return None
     if names is None:
         names = ["CPU_ATTN" if deployment.platform == "cpu" else "TRITON_ATTN"]
+    if isinstance(names, str):
+        names = [names]
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         message = f"knob 'backends' must be a list of names, not {names!r}"
         raise InputError(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LARGEST_SIZE = 2**31
+"""The largest granularity, length or count that is worth a derivation."""
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE_SUFFIXES = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
     unit.lower(): 1024**power for power, unit in enumerate(_BINARY_UNITS) if power

@@ -10,37 +10,45 @@ from typing import Any
 
 from hwtune.domain.errors import InputError
 
+Case = dict[str, Any]
 
-def read_cases(reference: str) -> Iterator[dict[str, Any]]:
-    """The cases of a JSONL file, or of standard input for ``-``; blank lines are skipped.
+
+def read_cases(reference: str) -> Iterator[tuple[int, Case | InputError]]:
+    """Line number and case, or what is wrong with the line; blank lines are skipped.
+
+    Args:
+        reference: path of a JSONL file, or ``-`` for standard input.
 
     Raises:
-        InputError: the file cannot be read, or a line is no JSON object.
+        InputError: the file cannot be read.
     """
     for number, line in enumerate(_lines(reference), start=1):
-        if not line.strip():
-            continue
-        try:
-            case = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            message = f"{reference}:{number}: not JSON: {error}"
-            raise InputError(message) from None
-        if not isinstance(case, dict):
-            message = f"{reference}:{number}: expected a JSON object, found {type(case).__name__}"
-            raise InputError(message)
-        yield case
+        if line.strip():
+            yield number, _case(line)
 
 
-def _lines(reference: str) -> Iterator[str]:
+def _case(line: bytes) -> Case | InputError:
+    try:
+        case = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return InputError(f"not UTF-8 text (byte {error.start} of the line)")
+    except RecursionError:
+        return InputError("not a case: nested too deeply")
+    except ValueError as error:
+        return InputError(f"not JSON: {error}")
+    if not isinstance(case, dict):
+        return InputError(f"expected a JSON object, found {type(case).__name__}")
+    return case
+
+
+def _lines(reference: str) -> Iterator[bytes]:
     try:
         if reference == "-":
-            yield from sys.stdin
+            yield from sys.stdin.buffer
             return
-        with Path(reference).expanduser().open(encoding="utf-8-sig") as file:
+        with Path(reference).expanduser().open("rb") as file:
             yield from file
-    except OSError as error:
-        message = f"{reference}: cannot be read: {error.strerror}"
-        raise InputError(message) from None
-    except UnicodeDecodeError as error:
-        message = f"{reference}: not UTF-8 text (byte {error.start})"
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"{reference[:200]}: cannot be read: {reason}"
         raise InputError(message) from None

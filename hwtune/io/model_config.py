@@ -29,15 +29,20 @@ def config_path(reference: str) -> Path:
     Raises:
         InputError: no such file.
     """
-    path = Path(reference).expanduser()
+    if not reference.strip():
+        message = "the model is an empty text; give a model directory, a config.json or a model id"
+        raise InputError(message)
     try:
+        path = Path(reference).expanduser()
         if path.is_dir():
             path = path / "config.json"
         if not path.is_file():
-            message = f"{path}: no such file; give a model directory, a config.json or a model id"
+            what = "not a regular file" if path.exists() else "no such file"
+            message = f"{path}: {what}; give a model directory, a config.json or a model id"
             raise InputError(message)
-    except (OSError, ValueError) as error:
-        message = f"{reference[:200]!r}: cannot be a path: {error}"
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"{reference[:200]!r}: cannot be a path: {reason}"
         raise InputError(message) from None
     return path
 

@@ -181,6 +181,25 @@ def test_batch_from_standard_input() -> None:
     assert (status, json.loads(output)["block_size"]) == (0, 896)
 
 
+def test_batch_answers_a_broken_line_and_goes_on(tmp_path: Path) -> None:
+    good = {"id": "good", "model": TINY, "knobs": {"backends": "STUB_M64"}}
+    broken = [
+        b"{", b"null", b"[]", b"\xff", b"[" * 100_000, b"{}", b'{"id": NaN, "model": "x"}',
+        b'{"id": 1e999}', b'{"id": 7, "model": ""}', b'{"id": 7, "knobs": [1]}',
+        json.dumps(good | {"knobs": {"alignment": 2**31 + 1}}).encode(),
+        json.dumps(good | {"knobs": {"tp": 0}}).encode(),
+    ]  # fmt: skip
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"\n".join([*broken, json.dumps(good).encode()]))
+    status, output = run("--batch", str(path), *VERSION)
+    answers = [json.loads(line) for line in output.splitlines()]
+    assert status == 0
+    assert [answer.get("line") for answer in answers] == [*range(1, len(broken) + 1), None]
+    assert {answer["error"]["class"] for answer in answers[:-1]} == {"InputError"}
+    assert answers[-1]["block_size"] == 832
+    assert "2147483648" in answers[-3]["error"]["message"]
+
+
 def test_a_plain_model_says_that_nothing_needs_deriving(tmp_path: Path) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -222,6 +241,14 @@ def test_ascend_has_one_page_and_warns_of_a_larger_one() -> None:
         ((TINY, "--matrix", "tp=" + ",".join(["1"] * 100_001)), 2, "combinations"),
         (("--batch", "/no/such/file"), 3, "cannot be read"),
         ((TINY, "--alignment", "0"), 2, ""),
+        ((TINY, "--batch", "-"), 2, "--batch and"),
+        (("--batch", "-", "-tp", "2"), 2, "--batch and"),
+        ((TINY, "other"), 2, "'other' is one argument too many"),
+        (("vllm", "serve", "--port", "8000"), 2, "'8000' was read as a value of --port"),
+        (("",), 2, "no model"),
+        (("x" * 5000,), 2, "no model"),
+        (("/dev/null",), 3, "/dev/null: not a regular file"),
+        (("~nobody-of-that-name/x",), 3, "cannot be a path"),
     ],
 )
 def test_bad_input(arguments: tuple[str, ...], status: int, text: str) -> None:
