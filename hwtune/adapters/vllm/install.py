@@ -22,7 +22,7 @@ def install() -> None:
     """
     plan = current_plan()
     own_class = _own_class(plan)
-    entry = _registry_entry(plan)
+    entry = _registry_entry(plan.backend_to_extend)
     if plan.arm == "candidate":
         _probe_alignment(plan, entry)
     _register(plan, entry, own_class)
@@ -44,13 +44,13 @@ def _own_class(plan: LaunchPlan) -> str:
     return backends.BACKENDS[plan.backend_to_extend][0]
 
 
-def _registry_entry(plan: LaunchPlan) -> Any:
+def _registry_entry(name: str) -> Any:
     try:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-        return AttentionBackendEnum[plan.backend_to_extend]
+        return AttentionBackendEnum[name]
     except (ImportError, KeyError) as error:
-        message = f"this vLLM has no attention backend {plan.backend_to_extend}: {error}"
+        message = f"this vLLM has no attention backend {name}: {error}"
         raise InputError(message) from None
 
 
@@ -72,8 +72,8 @@ def _probe_alignment(plan: LaunchPlan, entry: Any) -> None:
 
 
 def _register(plan: LaunchPlan, entry: Any, own_class: str) -> None:
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.attention.backends.registry import register_backend
 
     own_entry = plan.arm == "candidate" and plan.expect.backend != plan.backend_to_extend
-    target = AttentionBackendEnum[str(plan.expect.backend)] if own_entry else entry
+    target = _registry_entry(str(plan.expect.backend)) if own_entry else entry
     register_backend(target, f"{backends.__name__}.{own_class}")

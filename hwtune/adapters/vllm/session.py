@@ -102,5 +102,5 @@ def _stay_up(server: RunningServer) -> None:
     except KeyboardInterrupt:
         server.reason = "asked to stop"
         return
-    message = f"vLLM ended by itself with status {server.child.returncode}"
+    message = f"vLLM ended without being asked to (exit status {server.child.returncode})"
     raise ExternalFailureError(message)
