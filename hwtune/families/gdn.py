@@ -40,6 +40,9 @@ ARCHITECTURES = {
 _OWN_SSM_DTYPE = ("Qwen3_5", "Qwen4Exp", "InternS2", "ColQwen3_5", "MiniCPMV4_6")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _NO_SPECULATION_BEFORE: Version = (0, 10, 2)
+_KINDS = "layer_types"
+_LINEAR = "linear_attention"
+_LAYER_TYPES = (_LINEAR, "full_attention", "attention", "sliding_attention")
 UNIDENTIFIABLE = ("Qwen4Exp",)
 
 
@@ -76,6 +79,7 @@ class GdnShape:
 
 def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) -> RecurrentShape:
     """The GDN layers of a config."""
+    _check_layer_types(reader)
     shape = GdnShape(
         key_heads=reader.integer("GDN key heads", "linear_num_key_heads"),
         value_heads=reader.integer("GDN value heads", "linear_num_value_heads"),
@@ -92,6 +96,26 @@ def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) 
         state_tensors=tensors,
         ssm_dtype_defaults=_ssm_dtype(reader, architecture),
     )
+
+
+def _check_layer_types(reader: ConfigReader) -> None:
+    """Raises InputError for a list of layers that no model of the family can have.
+
+    A list of attention layers only is a case of its own: see ``attention_only``.
+    """
+    words = reader.words(_KINDS)
+    if words is None:
+        return
+    unknown = next((word for word in words if word not in _LAYER_TYPES), None)
+    if unknown is not None:
+        known = ", ".join(_LAYER_TYPES)
+        raise reader.fail(_KINDS, f"has {unknown[:40]!r}; known: {known}")
+    if all(word == _LINEAR for word in words):
+        raise reader.fail(_KINDS, "names no attention layer, so there is no page to derive")
+    total = reader.optional("number of layers", "num_hidden_layers")
+    if total is not None and total != len(words):
+        problem = f"has {len(words)} entries, and num_hidden_layers is {total}"
+        raise reader.fail(_KINDS, problem)
 
 
 def _ssm_dtype(reader: ConfigReader, architecture: str) -> tuple[tuple[Version, str | None], ...]:

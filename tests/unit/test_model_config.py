@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InputError
+from hwtune.domain.page import derive_page
 from hwtune.families import FAMILIES, read_shape
 from hwtune.io.model_config import load_model, weight_bytes
 from tests.unit.test_page_rules import JAMBA, KIMI, QWEN_27B
+
+TINY = Path(__file__).parents[2] / "examples" / "tiny-qwen3.5"
 
 
 def _write(folder: Path, config: object) -> Path:
@@ -83,6 +87,48 @@ def test_bad_values_name_file_and_key(change: dict[str, Any], message: str, tmp_
     assert message in text
     assert text.startswith(str(tmp_path))
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["linear_attention", "full_attention"], "has 2 entries, and num_hidden_layers is "),
+        (["linear_attention", "psychic_attention"], "has 'psychic_attention'; known: linear_att"),
+        (["linear_attention"], "names no attention layer"),
+        ([], "names no attention layer"),
+    ],
+)
+def test_impossible_layers_of_a_gdn_model(words: list[str], message: str, tmp_path: Path) -> None:
+    config = json.loads((TINY / "config.json").read_text(encoding="utf-8"))
+    config.get("text_config", config)["layer_types"] = words
+    _write(tmp_path, config)
+    with pytest.raises(InputError, match=f"layer_types' {message}"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("top_level", "version", "hybrid"),
+    [
+        ("attention", "0.32.0", False),
+        ("full_attention", "0.32.0", False),
+        ("full_attention", "0.28.0", True),
+        (None, "0.32.0", True),
+    ],
+)
+def test_attention_layers_only(
+    top_level: str | None, version: str, hybrid: bool, tmp_path: Path
+) -> None:
+    config = json.loads((TINY / "config.json").read_text(encoding="utf-8"))
+    text = config.get("text_config", config)
+    text["layer_types"] = ["full_attention"] * text["num_hidden_layers"]
+    if top_level is None and text is config:
+        config = {"architectures": config.pop("architectures"), "text_config": config}
+    elif top_level is not None:
+        config["layer_types"] = [top_level] * text["num_hidden_layers"]
+    _write(tmp_path, config)
+    deployment = Deployment(version=version)
+    page = derive_page(load_model(str(tmp_path)), deployment, alignment_tokens=16)
+    assert page.hybrid is hybrid
 
 
 @pytest.mark.parametrize(
