@@ -142,8 +142,7 @@ def _judge_again(run_dir: Path) -> Comparison:
     from hwtune.io.records import read_design
 
     session = Session(read_design(run_dir), run_dir, resumed=True)
-    session.prove_from_disk()
-    comparison = session.judge()
+    comparison = session.judge(keep_stored=True)
     if comparison is None:
         message = f"{run_dir}: nothing was measured yet"
         raise InputError(message)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
+from hwtune.adapters.load.disk_evidence import plan_gates, proofs_on_disk, worse
 from hwtune.adapters.load.runner import Progress, Runner, next_attempts
-from hwtune.domain.bench import ARMS, E2EL, TTFT, ArmProof, Comparison, Gate, MetricResult
+from hwtune.domain.bench import (
+    ARMS,
+    E2EL,
+    TTFT,
+    ArmProof,
+    Comparison,
+    Gate,
+    MetricResult,
+    RequestRecord,
+)
 from hwtune.domain.compare import compare
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
@@ -27,6 +38,7 @@ from hwtune.io.records import (
     write_design,
     write_text,
 )
+from hwtune.io.stored_verdict import stored_red_gates
 
 
 class Watcher(Protocol):
@@ -55,6 +67,7 @@ class Session:
         self._gates: list[Gate] = []
         self._proofs: dict[Arm, ArmProof] = {}
         self._worst_lag_s = 0.0
+        self._measures = False
         self._resumed = resumed
         if not resumed:
             require_fresh(run_dir)
@@ -68,6 +81,8 @@ class Session:
         """
         if not next_attempts(self.design, self._earlier):
             watcher.line("nothing is missing: judging what is there")
+            return
+        self._measures = True
         arms = self._arms(ready_timeout_s)
         if not self._resumed:
             write_design(self.design, self.run_dir)
@@ -111,27 +126,44 @@ class Session:
         """Whether the run got as far as a directory that can be resumed."""
         return (self.run_dir / DESIGN_FILE).exists()
 
-    def prove_from_disk(self) -> None:
-        """Checks the markers of the servers that a finished run left behind, where it did."""
-        for arm in ARMS:
-            run_dirs = sorted((self.run_dir / "arms").glob(f"{arm}*"))
-            proofs = [
-                UrlArm(arm, "", run_dir).verify(require_kernel_hits=True) for run_dir in run_dirs
-            ]
-            failed = [proof for proof in proofs if proof.passed is False]
-            if proofs:
-                self._proofs[arm] = (failed or proofs)[0]
+    def judge(self, *, keep_stored: bool = False) -> Comparison | None:
+        """The comparison over everything on disk; None when nothing was measured.
 
-    def judge(self) -> Comparison | None:
-        """The comparison over everything on disk; None when nothing was measured."""
+        Args:
+            keep_stored: a gate that ``comparison.json`` holds as failed stays failed. For a run
+                that is judged again without new measurements.
+
+        Raises:
+            InputError: the records or the stored comparison are damaged.
+        """
         records = read_requests(self.run_dir)
-        proofs = [self._proofs.get(arm) or _unproved(arm) for arm in ("baseline", "candidate")]
-        gates = (*marker_gates(proofs), *self._gates)
+        gates = self._run_gates(records)
         red = any(gate.state == "failed" for gate in gates)
-        if not red and not any(record.phase == "measured" for record in records):
+        if not red and not _any_measured(records):
             return None
-        notes = [f"client: event loop at most {self._worst_lag_s * 1e3:.1f} ms late"]
-        return compare(self.design, records, gates, notes)
+        comparison = self._compare(records, gates)
+        if not keep_stored and self._measures:
+            return comparison
+        kept = stored_red_gates(self.run_dir, comparison)
+        names = {gate.name for gate in kept}
+        rest = tuple(gate for gate in gates if gate.name not in names)
+        return self._compare(records, (*rest, *kept)) if kept else comparison
+
+    def _compare(self, records: Sequence[RequestRecord], gates: Sequence[Gate]) -> Comparison:
+        lag = f"client: event loop at most {self._worst_lag_s * 1e3:.1f} ms late"
+        return compare(self.design, records, gates, [lag] if self._measures else [])
+
+    def _run_gates(self, records: Sequence[RequestRecord]) -> tuple[Gate, ...]:
+        """Of the whole run: what its servers left on disk, and what was red while they ran."""
+        live = [self._proofs.get(arm) or _unproved(arm) for arm in ARMS]
+        if not _any_measured(records):
+            return (*marker_gates(live), *self._gates)
+        disk = proofs_on_disk(self.design, self.run_dir, records)
+        # With restarts the last servers alone need not have hit every kernel.
+        watched = {} if self.design.mode == "restart per block" else self._proofs
+        red = [gate for gate in self._gates if gate.state == "failed"]
+        plans = red or plan_gates(self.design, self.run_dir, records)
+        return (*marker_gates(worse(watched, disk)), *plans)
 
     def missing(self) -> str:
         """What a resume would still measure, or nothing."""
@@ -146,6 +178,10 @@ class Session:
         """``comparison.json`` and ``report.md``."""
         write_comparison(comparison, self.run_dir)
         write_text(self.run_dir / REPORT_FILE, report)
+
+
+def _any_measured(records: Iterable[RequestRecord]) -> bool:
+    return any(record.phase == "measured" for record in records)
 
 
 def _unproved(arm: Arm) -> ArmProof:

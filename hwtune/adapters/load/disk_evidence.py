@@ -1,0 +1,132 @@
+"""What the servers of an A/B run left on disk: markers, hits and plans, over all its sessions."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hwtune.adapters.load.arms import UrlArm
+from hwtune.domain.bench import ARMS, ArmProof, Gate, RequestRecord
+from hwtune.domain.errors import InputError
+from hwtune.domain.launch import Arm, LaunchPlan
+from hwtune.domain.validity import gate, plan_difference_gate
+from hwtune.domain.workload import Design
+from hwtune.io.plans import PLAN_FILE, read_plan
+from hwtune.io.run_dir import STATUS_FILE
+
+PLAN_GATE = "arms differ only in what was declared"
+
+
+def proofs_on_disk(
+    design: Design, run_dir: Path, records: Sequence[RequestRecord]
+) -> dict[Arm, ArmProof]:
+    """One proof per arm over every server that answered for it, whichever session started it.
+
+    Evidence that the design promises and that is gone fails; a server of unknown origin has none.
+    """
+    return {arm: _proof(arm, design, server_dirs(arm, design, run_dir, records)) for arm in ARMS}
+
+
+def server_dirs(
+    arm: Arm, design: Design, run_dir: Path, records: Iterable[RequestRecord]
+) -> list[Path]:
+    """Run directories of an arm's servers, without those that never answered a request."""
+    if design.mode == "given urls":
+        named = _named(arm, design)
+        return [Path(named)] if named else []
+    found = [path for path in (run_dir / "arms").glob(f"{arm}*") if _number(path, arm)]
+    found.sort(key=lambda path: _number(path, arm))
+    times = [
+        record.started_unix_s
+        for record in records
+        if record.failure is None and _server(record) == arm
+    ]
+    starts = [_started(path) for path in found]
+    return [
+        path
+        for path, start, end in zip(found, starts, [*starts, None][1:], strict=True)
+        if start is None or any(start <= time < (end or time + 1.0) for time in times)
+    ]
+
+
+def plan_gates(design: Design, run_dir: Path, records: Sequence[RequestRecord]) -> tuple[Gate, ...]:
+    """The plans of all servers, compared with each other. None for servers of unknown origin."""
+    if design.mode == "given urls" and not (design.baseline_run and design.candidate_run):
+        return ()
+    try:
+        baseline, candidate = (
+            [read_plan(path / PLAN_FILE) for path in server_dirs(arm, design, run_dir, records)]
+            for arm in ARMS
+        )
+    except InputError as error:
+        return (gate(PLAN_GATE, str(error), ""),)
+    if not baseline or not candidate:
+        return (gate(PLAN_GATE, "the plan of an arm is missing", ""),)
+    return (_worst(baseline, candidate),)
+
+
+def _worst(baseline: Sequence[LaunchPlan], candidate: Sequence[LaunchPlan]) -> Gate:
+    gates = itertools.starmap(plan_difference_gate, itertools.product(baseline, candidate))
+    return min(gates, key=lambda found: found.state != "failed")
+
+
+def _named(arm: Arm, design: Design) -> str | None:
+    return design.baseline_run if arm == "baseline" else design.candidate_run
+
+
+def _server(record: RequestRecord) -> Arm:
+    """Whose server answered: in the A/A phase the baseline's, under either label."""
+    return "baseline" if record.phase == "a/a" else record.arm
+
+
+def _number(path: Path, arm: Arm) -> int:
+    """1 for ``baseline``, 2 for ``baseline-2``, 0 for anything else."""
+    match = re.fullmatch(rf"{arm}(?:-(\d+))?", path.name)
+    return int(match[1] or 1) if match else 0
+
+
+def _started(path: Path) -> float | None:
+    """When the server of a run directory was started; None when that is not known."""
+    try:
+        text = json.loads((path / STATUS_FILE).read_text(encoding="utf-8"))["started_at"]
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _proof(arm: Arm, design: Design, run_dirs: Sequence[Path]) -> ArmProof:
+    """Every server must be right, and one of them must have hit the kernels.
+
+    A server that was ended after one tier need not have hit every kernel.
+    """
+    if not run_dirs:
+        return _no_evidence(arm, design)
+    proofs = [_verify(arm, path, hits=False) for path in run_dirs]
+    wrong = next((proof for proof in proofs if not proof.passed), None)
+    if wrong is not None:
+        return wrong
+    proofs = [_verify(arm, path, hits=True) for path in run_dirs]
+    return next((proof for proof in proofs if proof.passed), proofs[0])
+
+
+def _verify(arm: Arm, run_dir: Path, *, hits: bool) -> ArmProof:
+    try:
+        return UrlArm(arm, "", run_dir).verify(require_kernel_hits=hits)
+    except InputError as error:
+        return ArmProof(arm=arm, passed=False, summary=f"evidence is missing or damaged: {error}")
+
+
+def _no_evidence(arm: Arm, design: Design) -> ArmProof:
+    if design.mode == "given urls" and design.profile is None:
+        return ArmProof(arm=arm, passed=None, summary="no run directory was given")
+    summary = "no server left the evidence that the design promises"
+    return ArmProof(arm=arm, passed=False, summary=summary)
+
+
+def worse(live: Mapping[Arm, ArmProof], disk: Mapping[Arm, ArmProof]) -> list[ArmProof]:
+    """Per arm what is on disk, unless the live check was red."""
+    return [live[arm] if arm in live and live[arm].passed is False else disk[arm] for arm in ARMS]
