@@ -6,6 +6,7 @@ an open connection. Scope: serving, end to end. A kernel's own time never appear
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -69,6 +70,23 @@ class RequestRecord:
     """What the server or the socket said when the request failed."""
 
     @property
+    def damage(self) -> str:
+        """What an answered request lacks or cannot have; empty when it is whole or failed."""
+        if self.failure is not None:
+            return ""
+        times = {"ttft_s": self.ttft_s, "e2el_s": self.e2el_s}
+        times |= {f"chunk_times_s[{n}]": time for n, time in enumerate(self.chunk_times_s)}
+        times["ended_unix_s - started_unix_s"] = self.ended_unix_s - self.started_unix_s
+        wrong = [f"{name} is {time}" for name, time in times.items() if not _is_duration(time)]
+        if not self.chunk_times_s:
+            wrong.append("chunk_times_s is empty")
+        if not wrong and (self.e2el_s or 0.0) < (self.ttft_s or 0.0):
+            wrong.append("e2el_s is below ttft_s")
+        if self.output_tokens is None or self.output_tokens < 1:
+            wrong.append(f"output_tokens is {self.output_tokens}")
+        return wrong[0] if wrong else ""
+
+    @property
     def tpot_s(self) -> float | None:
         """(E2EL - TTFT) / (output tokens - 1); None with fewer than two tokens."""
         if self.ttft_s is None or self.e2el_s is None or not self.output_tokens:
@@ -76,6 +94,10 @@ class RequestRecord:
         if self.output_tokens < 2:
             return None
         return (self.e2el_s - self.ttft_s) / (self.output_tokens - 1)
+
+
+def _is_duration(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and value > 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

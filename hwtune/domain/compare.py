@@ -25,7 +25,7 @@ from hwtune.domain.bench import (
     Verdict,
 )
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
-from hwtune.domain.validity import Pair, gate, tier_gates
+from hwtune.domain.validity import Pair, gate, tier_gates, unusable
 from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, prompts_in_pair
 
 BlockPair = tuple[Pair, ...]
@@ -102,7 +102,7 @@ def paired_blocks(records: Iterable[RequestRecord], design: Design) -> dict[int,
     """Pairs of blocks in which both arms answered every prompt, by pair number."""
     cells: dict[tuple[int, int], dict[str, RequestRecord]] = defaultdict(dict)
     for record in records:
-        if record.failure is None:
+        if record.failure is None and not unusable(record):
             cells[record.pair, record.prompt][record.arm] = record
     blocks: dict[int, list[Pair]] = defaultdict(list)
     for (pair, _), cell in sorted(cells.items()):
@@ -169,6 +169,9 @@ def _noise_gate(design: Design, noise: Sequence[MetricResult]) -> tuple[Gate, ..
     if not noise:
         evidence = "the A/A phase has no finished pair"
         return (Gate(name="baseline equals itself", state="not checked", evidence=evidence),)
+    if noise[0].blocks < MINIMUM_PAIRS:
+        evidence = f"A/A has {noise[0].blocks} finished pairs, it needs {MINIMUM_PAIRS}"
+        return (Gate(name="baseline equals itself", state="not checked", evidence=evidence),)
     changes = {result.metric.title: result.change_pct or 0.0 for result in noise}
     different = [r.metric.title for r in noise if r.verdict.kind in ("faster", "slower")]
     shown = ", ".join(f"{title} {change:+.1f} %" for title, change in changes.items())
@@ -196,7 +199,7 @@ def drift_lines(blocks: Sequence[BlockPair]) -> tuple[str, ...]:
         return ()
     lines = []
     for side, arm in enumerate(ARMS):
-        logs = [math.log(_positive(mean([p[side].e2el_s or 0.0 for p in b]))) for b in blocks]
+        logs = [math.log(_positive(mean([_seconds(E2EL, p[side]) for p in b]))) for b in blocks]
         slope = stats.theilslopes(logs)
         low, high = float(slope.low_slope), float(slope.high_slope)
         if low > 0 or high < 0:
@@ -253,16 +256,26 @@ def log_ratio(metric: Metric, block: BlockPair) -> float:
     Both means run over the same prompts. A mean of logarithms would be ruled by a single answer
     whose tokens happened to be read all at once (TPOT 0).
     """
-    read = _LATENCIES.get(metric.name)
-    if read is None:
+    if metric.name not in _LATENCIES:
         return math.log(_throughput(metric, block, 1) / _throughput(metric, block, 0))
-    baseline, candidate = (mean([read(pair[side]) or 0.0 for pair in block]) for side in (0, 1))
+    baseline, candidate = (
+        mean([_seconds(metric, pair[side]) for pair in block]) for side in (0, 1)
+    )
     return math.log(_positive(candidate) / _positive(baseline))
 
 
-def _positive(seconds: float | None) -> float:
+def _seconds(metric: Metric, record: RequestRecord) -> float:
+    """A latency of a usable record; others never reach a pair."""
+    value = _LATENCIES[metric.name](record)
+    if value is None:
+        message = f"{metric.title} of a record that has none"
+        raise ValueError(message)
+    return value
+
+
+def _positive(seconds: float) -> float:
     """A logarithm needs more than nothing: no less than a microsecond, which is below every read."""
-    return max(seconds or 0.0, 1e-6)
+    return max(seconds, 1e-6)
 
 
 def _throughput(metric: Metric, block: BlockPair, side: int) -> float:
@@ -277,8 +290,7 @@ def _throughput(metric: Metric, block: BlockPair, side: int) -> float:
 
 def _typical(metric: Metric, blocks: Sequence[BlockPair], side: int) -> float | None:
     """Median over requests in ms, or over blocks in units per second."""
-    read = _LATENCIES.get(metric.name)
-    if read is None:
+    if metric.name not in _LATENCIES:
         return median([_throughput(metric, block, side) for block in blocks])
-    values = [_positive(read(pair[side])) * 1e3 for block in blocks for pair in block]
+    values = [_positive(_seconds(metric, pair[side])) * 1e3 for block in blocks for pair in block]
     return median(values)

@@ -20,6 +20,13 @@ def gate(name: str, problem: str, evidence: str) -> Gate:
     return Gate(name=name, state="passed", evidence=evidence)
 
 
+def checked(name: str, problem: str, evidence: str, over: int) -> Gate:
+    """Like ``gate``, and not checked when there was nothing to look at."""
+    if not over and not problem:
+        return Gate(name=name, state="not checked", evidence="nothing to check")
+    return gate(name, problem, evidence)
+
+
 def marker_gates(proofs: Iterable[ArmProof]) -> tuple[Gate, ...]:
     """One per arm: markers present, kernels hit. Not checked for a server of unknown origin."""
     gates = []
@@ -36,6 +43,7 @@ def tier_gates(
     """Gates over the measured requests of one tier."""
     return (
         _failures(records),
+        _whole(records),
         _same_prompts(pairs),
         _equal(pairs, "input tokens", lambda record: record.prompt_tokens),
         _output_tokens(pairs, output_tokens),
@@ -52,25 +60,38 @@ def _failures(records: Sequence[RequestRecord]) -> Gate:
         listed = ", ".join(f"{number} x {reason}" for reason, number in counts.most_common(3))
         detail = f" ({failed[0].detail[:120]})" if failed[0].detail else ""
         problem = f"{len(failed)} of {len(records)} requests failed: {listed}{detail}"
-    return gate("no failed request", problem, f"0 of {len(records)} failed")
+    return checked("no failed request", problem, f"0 of {len(records)} failed", len(records))
+
+
+def unusable(record: RequestRecord) -> str:
+    """Why an answered request yields no latencies; empty when it does."""
+    return record.damage or ("" if record.failure or record.tpot_s is not None else "no TPOT")
+
+
+def _whole(records: Sequence[RequestRecord]) -> Gate:
+    damaged = [reason for reason in map(unusable, records) if reason]
+    problem = f"{len(damaged)} of {len(records)} records are damaged: {(damaged or [''])[0]}"
+    shown = f"times of {len(records)} records are whole"
+    return checked("whole records", problem if damaged else "", shown, len(records))
 
 
 def _same_prompts(pairs: Sequence[Pair]) -> Gate:
     different = sum(first.prompt_id != second.prompt_id for first, second in pairs)
     problem = f"{different} of {len(pairs)} prompts differ between the arms" if different else ""
-    return gate("same prompts", problem, f"{len(pairs)} prompts sent to both arms")
+    return checked("same prompts", problem, f"{len(pairs)} prompts sent to both arms", len(pairs))
 
 
 def _equal(pairs: Sequence[Pair], what: str, value: Callable[[RequestRecord], int | None]) -> Gate:
     differing = [pair for pair in pairs if value(pair[0]) != value(pair[1])]
-    problem = ""
-    if differing:
+    unknown = sum(value(record) is None for pair in pairs for record in pair)
+    problem = f"{unknown} answers come without a number of {what}" if unknown else ""
+    if differing and not unknown:
         totals = [sum(value(pair[side]) or 0 for pair in pairs) for side in (0, 1)]
         problem = (
             f"{what} differ in {len(differing)} of {len(pairs)} prompts:"
             f" baseline {totals[0]}, candidate {totals[1]} in all"
         )
-    return gate(f"equal {what}", problem, f"equal in {len(pairs)} prompts")
+    return checked(f"equal {what}", problem, f"equal in {len(pairs)} prompts", len(pairs))
 
 
 def _output_tokens(pairs: Sequence[Pair], output_tokens: int) -> Gate:
@@ -95,7 +116,7 @@ def _client_on_time(records: Sequence[RequestRecord]) -> Gate:
     worst_ms = max((record.client_late_s for record in records), default=0.0) * 1e3
     shown = f"read late in {len(late)} of {len(records)} requests, at worst by {worst_ms:.0f} ms"
     problem = f"the client got no processor: {shown}" if len(late) * 10 > len(records) else ""
-    return gate("client on time", problem, shown)
+    return checked("client on time", problem, shown, len(records))
 
 
 def plan_difference_gate(baseline: LaunchPlan, candidate: LaunchPlan) -> Gate:

@@ -56,6 +56,7 @@ def _records(
                     ended_unix_s=now + e2el,
                     ttft_s=ttft,
                     e2el_s=e2el,
+                    chunk_times_s=(ttft, e2el),
                     prompt_tokens=1500 + prompt,
                     output_tokens=16,
                     text=text,
@@ -123,6 +124,12 @@ def _fail_one(record: RequestRecord) -> RequestRecord:
         (lambda r: replace(r, output_tokens=3), "do not have the 16 tokens asked for"),
         (_candidate(text="!!!!!!!!!!!!!!!!", text_sha256="x"), "candidate 20 of 20"),
         (_candidate(text="", text_sha256="x"), "degenerate"),
+        (_candidate(prompt_tokens=None), "20 answers come without a number of input tokens"),
+        (lambda r: replace(r, prompt_tokens=None), "40 answers come without a number"),
+        (_candidate(ttft_s=None), "20 of 40 records are damaged: ttft_s is None"),
+        (_candidate(e2el_s=float("nan")), "e2el_s is nan"),
+        (_candidate(ttft_s=0.0), "ttft_s is 0.0"),
+        (_candidate(chunk_times_s=(0.1, -0.1)), "chunk_times_s[1] is -0.1"),
         (_candidate(prompt_id="other"), "20 of 20 prompts differ"),
     ],
 )
@@ -268,3 +275,15 @@ def test_answers_with_nothing_in_common_are_not_comparable() -> None:
 )
 def test_a_common_first_token_is_a_common_beginning(first: str, second: str, alike: bool) -> None:
     assert share_a_beginning(first, second) is alike
+
+
+def test_gates_over_nothing_are_not_checked() -> None:
+    tier = compare(replace(DESIGN, aa_pairs=6), [], ()).tiers[0]
+    assert {gate.state for gate in tier.gates} == {"not checked"}
+
+
+def test_an_a_a_phase_below_six_pairs_is_not_checked() -> None:
+    noise = [replace(r, phase="a/a") for r in _records() if r.pair < 5]
+    tier = compare(replace(DESIGN, aa_pairs=5), noise + _records(), ()).tiers[0]
+    (state,) = [gate.state for gate in tier.gates if gate.name == "baseline equals itself"]
+    assert state == "not checked"
