@@ -146,7 +146,13 @@ def check_design(design: Design) -> None:
             f" {design.concurrency} need at least {least}"
         )
         raise UsageError(message)
+    if not design.tiers:
+        message = "--tier: at least one is needed"
+        raise UsageError(message)
     for tier in design.tiers:
+        if not 0 < tier.least_tokens < tier.most_tokens:
+            message = f"--tier {tier.name}: the first number must be above 0 and below the second"
+            raise UsageError(message)
         if tier.most_tokens - design.output_tokens <= tier.least_tokens // 2:
             message = (
                 f"--tier {tier.name}: {design.output_tokens} output tokens leave no room for"
@@ -157,8 +163,17 @@ def check_design(design: Design) -> None:
     if len(set(names)) < len(names):
         message = f"--tier given twice: {', '.join(names)}"
         raise UsageError(message)
-    if not 0 < design.margin < 1 or not 0.5 <= design.confidence < 1:
-        message = "--margin must lie between 0 and 1, --confidence between 0.5 and 1"
+    check_levels(design.margin, design.confidence)
+
+
+def check_levels(margin: float, confidence: float) -> None:
+    """Refuses a margin or a confidence outside its range, NaN included.
+
+    Raises:
+        UsageError: it is.
+    """
+    if not 0 < margin < 1 or not 0.5 <= confidence <= 0.9999:
+        message = "--margin must lie between 0 and 1, --confidence between 0.5 and 0.9999"
         raise UsageError(message)
 
 

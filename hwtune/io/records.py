@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.bench import Comparison, RequestRecord
-from hwtune.domain.errors import ExternalFailureError, InputError
-from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, Tier
+from hwtune.domain.errors import ExternalFailureError, InputError, UsageError
+from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, check_design
+from hwtune.io.typed import build
 
 DESIGN_FILE = "design.json"
 REQUESTS_FILE = "requests.jsonl"
@@ -88,15 +89,22 @@ def _read_lines(path: Path) -> Iterator[RequestRecord]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             data = json.loads(line)
+        except RecursionError:
+            raise _not_a_record(path, number, "nested too deep") from None
         except ValueError:
             # Cut by a crash: the request it belonged to is measured again on resume.
             continue
         try:
-            data["chunk_times_s"] = tuple(data["chunk_times_s"])
-            yield RequestRecord(**data)
-        except (TypeError, KeyError) as error:
-            message = f"{path}: line {number} is not a request record ({error})"
-            raise InputError(message) from None
+            record = build(RequestRecord, data)
+        except TypeError as error:
+            raise _not_a_record(path, number, str(error)) from None
+        if record.damage:
+            raise _not_a_record(path, number, f"damaged: {record.damage}")
+        yield record
+
+
+def _not_a_record(path: Path, number: int, why: str) -> InputError:
+    return InputError(f"{path}: line {number} is not a request record ({why})")
 
 
 def require_fresh(run_dir: Path) -> None:
@@ -149,7 +157,8 @@ def read_design(run_dir: Path) -> Design:
     """Reads ``design.json``.
 
     Raises:
-        InputError: missing, not JSON, another version, or a key missing or unknown.
+        InputError: missing, not JSON, another version, a key missing, unknown or of the wrong type, or a design
+            that cannot be measured.
     """
     path = run_dir / DESIGN_FILE
     try:
@@ -157,7 +166,7 @@ def read_design(run_dir: Path) -> Design:
     except FileNotFoundError:
         message = f"{run_dir}: no {DESIGN_FILE}, so this is not a run directory of ab-bench"
         raise InputError(message) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         message = f"{path}: cannot be read as JSON ({error})"
         raise InputError(message) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -165,12 +174,12 @@ def read_design(run_dir: Path) -> Design:
         message = f"{path}: schema_version {version}, this hwtune reads {DESIGN_SCHEMA_VERSION}"
         raise InputError(message)
     try:
-        data["flags"] = tuple(data["flags"])
-        data["tiers"] = tuple(Tier(**tier) for tier in data["tiers"])
-        return Design(**data)
-    except (TypeError, KeyError) as error:
+        design = build(Design, data)
+        check_design(design)
+    except (TypeError, UsageError) as error:
         message = f"{path}: not a design ({error})"
         raise InputError(message) from None
+    return design
 
 
 def write_comparison(comparison: Comparison, run_dir: Path) -> Path:

@@ -167,7 +167,10 @@ LINE = json.dumps(
         "prompt_id": "p",
         "started_unix_s": 1.0,
         "ended_unix_s": 2.0,
-        "chunk_times_s": [],
+        "ttft_s": 0.5,
+        "e2el_s": 0.9,
+        "output_tokens": 2,
+        "chunk_times_s": [0.5, 0.9],
     }
 )
 

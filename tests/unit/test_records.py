@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -82,6 +84,61 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "requests.jsonl").write_text('{"arm": "baseline"}\n')
     with pytest.raises(InputError, match="line 1 is not a request record"):
         read_requests(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ttft_s": None}, "line 2 is not a request record .damaged: ttft_s is None"),
+        ({"ttft_s": 0}, "damaged: ttft_s is 0"),
+        ({"e2el_s": float("nan")}, "e2el_s: expected a finite number"),
+        ({"e2el_s": 10**400}, "e2el_s: expected a finite number, not a huge number"),
+        ({"chunk_times_s": [0.1, -1.0]}, "damaged: chunk_times_s"),
+        ({"chunk_times_s": "0.1"}, "chunk_times_s: expected a list"),
+        ({"pair": [1]}, "pair: expected a whole number, not list"),
+        ({"arm": "third"}, "arm: expected one of"),
+        ({"text": 7}, "text: expected str"),
+        ({"more": 7}, "unknown key 'more'"),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_line(
+    tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    good = dataclasses.asdict(_record(0))
+    lines = [json.dumps(good), json.dumps({**good, **fields})]
+    (tmp_path / "requests.jsonl").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=message):
+        read_requests(tmp_path)
+
+
+def test_nesting_without_end_is_one_line(tmp_path: Path) -> None:
+    for name in ("requests.jsonl", "design.json"):
+        (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(InputError, match="line 1"):
+        read_requests(tmp_path)
+    with pytest.raises(InputError, match="JSON"):
+        read_design(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tiers": []},
+        {"tiers": [7]},
+        {"flags": "--x"},
+        {"margin": float("nan")},
+        {"confidence": 2},
+        {"pairs": 0},
+        {"pairs": True},
+        {"seed": 10**400},
+        {"mode": "other"},
+    ],
+)
+def test_a_design_with_a_wrong_value_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
+    data = {**dataclasses.asdict(DESIGN), **fields}
+    (tmp_path / "design.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match="not a design"):
+        read_design(tmp_path)
 
 
 def test_no_file_means_no_records(tmp_path: Path) -> None:
