@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hwtune.domain.units import LARGEST_SIZE
 from hwtune.report.tables import Format
 
 ModelReference = Annotated[
@@ -21,11 +22,14 @@ Version = Annotated[
 ]
 Engine = Annotated[str | None, typer.Option(help="vllm or vllm-ascend; else the profile's.")]
 Alignment = Annotated[
-    int | None, typer.Option(min=1, help="Tokens the backend's pages are multiples of.")
+    int | None,
+    typer.Option(min=1, max=LARGEST_SIZE, help="Tokens the backend's pages are multiples of."),
 ]
 Checkpoint = Annotated[
     int | None,
-    typer.Option(min=1, help="Prefill-checkpoint alignment of the state layers (0.33): 64."),
+    typer.Option(
+        min=1, max=LARGEST_SIZE, help="Prefill-checkpoint alignment of the state layers (0.33): 64."
+    ),
 ]
 CacheMemory = Annotated[
     str | None, typer.Option(help="KV cache of one rank, e.g. 8GiB; gives the capacity.")
@@ -38,20 +42,30 @@ WeightBytes = Annotated[
     str | None, typer.Option(help="Weights of one rank; else from the safetensors index.")
 ]
 RequestTokens = Annotated[
-    int | None, typer.Option(min=1, help="Length of the requests that capacity counts.")
+    int | None,
+    typer.Option(min=1, max=LARGEST_SIZE, help="Length of the requests that capacity counts."),
 ]
 PromptTokens = Annotated[
-    int | None, typer.Option(min=1, help="Length of the prompts prefix caching should serve.")
+    int | None,
+    typer.Option(
+        min=1, max=LARGEST_SIZE, help="Length of the prompts prefix caching should serve."
+    ),
 ]
 WhyNot = Annotated[
-    int | None, typer.Option(min=1, help="Say why a page of that many tokens is not the one.")
+    int | None,
+    typer.Option(
+        min=1, max=LARGEST_SIZE, help="Say why a page of that many tokens is not the one."
+    ),
 ]
 MatrixAxes = Annotated[
     list[str] | None,
     typer.Option(help="Axes such as 'tp=1,2 kv=auto,fp8 align=16,64'; prints one row each."),
 ]
 Observed = Annotated[
-    int | None, typer.Option(min=1, help="A page a server printed: which deployments print it?")
+    int | None,
+    typer.Option(
+        min=1, max=LARGEST_SIZE, help="A page a server printed: which deployments print it?"
+    ),
 ]
 Padding = Annotated[
     float | None, typer.Option(help="The padding in percent printed with --observed.")

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.hardware import HardwareProfile
 from hwtune.io.profiles import load_profile, profile_names
 from hwtune.report.profiles import profile_record, profiles_table
 from hwtune.report.tables import Format, render
@@ -44,16 +43,13 @@ def validate(
     """Check profiles: keys, types, and a source for every number."""
     failures: list[InputError] = []
     for name in names or profile_names():
-        failures += _validate(name)
+        try:
+            profile = load_profile(name)
+        except InputError as error:
+            failures.append(error)
+        else:
+            typer.echo(f"{profile.name}: good ({len(profile.kernels)} kernels)")
+    for failure in failures[:-1]:
+        typer.echo(f"hwtune: error: {failure}", err=True)
     if failures:
-        raise failures[0]
-
-
-def _validate(name: str) -> list[InputError]:
-    try:
-        profile: HardwareProfile = load_profile(name)
-    except InputError as error:
-        typer.echo(f"{name}: {error}", err=True)
-        return [error]
-    typer.echo(f"{profile.name}: good ({len(profile.kernels)} kernels)")
-    return []
+        raise failures[-1]

@@ -13,6 +13,7 @@ from hwtune.domain.errors import InfeasibleError, UsageError
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page_derive import derive_page
 from hwtune.domain.page_steps import PageDerivation
+from hwtune.domain.units import LARGEST_SIZE
 
 MAX_COMBINATIONS = 100_000
 _INTEGERS = {
@@ -117,8 +118,11 @@ def _fields(chosen: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _integer(name: str, text: str, minimum: int = 1) -> int:
-    if not text.isdecimal() or not minimum <= int(text) <= 2**40:
-        message = f"--matrix {name}={text[:40]}: expected an integer of at least {minimum}"
+    if not (text.isdecimal() and len(text) <= 12) or not minimum <= int(text) <= LARGEST_SIZE:
+        message = (
+            f"--matrix {name}={text[:40]}: expected an integer from {minimum} to {LARGEST_SIZE} "
+            "(2**31)"
+        )
         raise UsageError(message)
     return int(text)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import UsageError
+from hwtune.domain.units import LARGEST_SIZE
 
 _SHORT = {
     "-tp": "--tensor-parallel-size",
@@ -168,8 +169,8 @@ def _integer(name: str, text: str, minimum: int = 1) -> int:
     except (ValueError, OverflowError):
         message = f"{name} {text[:40]}: expected an integer"
         raise UsageError(message) from None
-    if not minimum <= value <= 2**40:
-        message = f"{name} {text[:40]}: must be at least {minimum} and sensible"
+    if not minimum <= value <= LARGEST_SIZE:
+        message = f"{name} {text[:40]}: must be from {minimum} to {LARGEST_SIZE} (2**31)"
         raise UsageError(message)
     return value
 

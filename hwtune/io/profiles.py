@@ -13,7 +13,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hwtune.domain.errors import InputError
 from hwtune.domain.hardware import HardwareProfile
 from hwtune.domain.kernel import KernelConditions, KernelSpec
+from hwtune.domain.units import LARGEST_SIZE
 
+_SHORTEST_SOURCE = 2
+_ALIGNMENTS = ("default_alignment_tokens", "required_alignment_tokens")
 _SOURCED = (
     "default_alignment_tokens",
     "required_alignment_tokens",
@@ -166,11 +169,14 @@ def _check(path: Path, profile: HardwareProfile) -> None:
         value = getattr(profile, name)
         if value is None:
             continue
-        if not profile.sources.get(name, "").strip():
-            message = f"{path}: '{name}' has no source; add sources.{name}"
+        if len(profile.sources.get(name, "").strip()) < _SHORTEST_SOURCE:
+            message = f"{path}: '{name}' has no source; say in sources.{name} where it is from"
             raise InputError(message)
         if not 0 < value < 2**62:
             message = f"{path}: '{name}' must be positive, not {value}"
+            raise InputError(message)
+        if name in _ALIGNMENTS and value > LARGEST_SIZE:
+            message = f"{path}: '{name}' must be at most {LARGEST_SIZE} (2**31), not {value}"
             raise InputError(message)
     if profile.device not in _DEVICES:
         message = f"{path}: 'device' must be one of {', '.join(_DEVICES)}, not {profile.device!r}"
@@ -181,7 +187,7 @@ def _check(path: Path, profile: HardwareProfile) -> None:
 
 def _check_kernel(path: Path, kernel: KernelSpec) -> None:
     when = kernel.when
-    if not kernel.source.strip():
+    if len(kernel.source.strip()) < _SHORTEST_SOURCE:
         message = f"{path}: kernel '{kernel.name}' has no source"
         raise InputError(message)
     if not 1 <= when.min_query_len <= when.max_query_len:
@@ -190,6 +196,9 @@ def _check_kernel(path: Path, kernel: KernelSpec) -> None:
             "max_query_len"
         )
         raise InputError(message)
-    if when.block_size_multiple_of < 1:
-        message = f"{path}: kernel '{kernel.name}': block_size_multiple_of must be at least 1"
+    if not 1 <= when.block_size_multiple_of <= LARGEST_SIZE:
+        message = (
+            f"{path}: kernel '{kernel.name}': block_size_multiple_of must be at least 1 and at "
+            f"most {LARGEST_SIZE} (2**31)"
+        )
         raise InputError(message)

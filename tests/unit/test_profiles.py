@@ -19,13 +19,13 @@ base_backend = "TRITON_ATTN"
 verified_on_hardware = false
 
 [sources]
-default_alignment_tokens = "a"
-required_alignment_tokens = "b"
+default_alignment_tokens = "manual a"
+required_alignment_tokens = "manual b"
 
 [[kernels]]
 name = "k"
 implementation = "k.x"
-source = "c"
+source = "manual c"
 
 [kernels.when]
 min_query_len = 1
@@ -81,7 +81,7 @@ def test_a_profile_by_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('default_alignment_tokens = "a"', "", "'default_alignment_tokens' has no source"),
+        ('default_alignment_tokens = "manual a"', "", "'default_alignment_tokens' has no source"),
         ("[sources]", "memory_bytes = 5\n[sources]", "'memory_bytes' has no source"),
         ('device = "cuda"', 'device = "abacus"', "'device' must be one of"),
         ('device = "cuda"', "device = 3", "key 'device' has the wrong type: 3"),
@@ -92,8 +92,15 @@ def test_a_profile_by_path(tmp_path: Path) -> None:
         ('title = "Test"', 'titel = "Test"', "unknown key 'titel'; did you mean 'title'"),
         ("max_query_len = 1", "max_query_len = 0", "not above max_query_len"),
         ("max_query_len = 1", "max_length = 1", "unknown key 'kernels[0].when.max_length'"),
-        ('source = "c"', 'source = ""', "kernel 'k' has no source"),
+        ('source = "manual c"', 'source = ""', "kernel 'k' has no source"),
         ("[kernels.when]", "[kernels.wenn]", "unknown key 'kernels[0].wenn'; did you mean 'when'"),
+        ('source = "manual c"', 'source = "?"', "kernel 'k' has no source"),
+        (
+            'default_alignment_tokens = "manual a"',
+            'default_alignment_tokens = "x"',
+            "has no source",
+        ),
+        ("required_alignment_tokens = 64", "required_alignment_tokens = 4294967296", "(2**31)"),
         ("[[kernels]]", "[kernels]", "'kernels' must be an array of tables"),
         ("title =", "title", "not TOML"),
     ],
