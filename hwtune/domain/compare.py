@@ -26,7 +26,7 @@ from hwtune.domain.bench import (
 )
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
 from hwtune.domain.validity import Pair, gate, tier_gates, unusable
-from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, prompts_in_pair
+from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, check_levels, prompts_in_pair
 
 BlockPair = tuple[Pair, ...]
 """All prompts of one pair of blocks."""
@@ -44,7 +44,12 @@ def compare(
     run_gates: Sequence[Gate],
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Judges every metric in every tier. A red gate of the run or tier voids its metrics."""
+    """Judges every metric in every tier. A red gate of the run or tier voids its metrics.
+
+    Raises:
+        UsageError: the margin or the confidence is out of range.
+    """
+    check_levels(design.margin, design.confidence)
     records = tuple(records)
     red = [gate for gate in run_gates if gate.state == "failed"]
     return Comparison(

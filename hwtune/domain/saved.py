@@ -24,8 +24,8 @@ from hwtune.domain.bench import (
 )
 from hwtune.domain.outputs import output_gates
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
-from hwtune.domain.validity import gate
-from hwtune.domain.workload import MINIMUM_PAIRS
+from hwtune.domain.validity import checked, gate
+from hwtune.domain.workload import MINIMUM_PAIRS, check_levels
 
 SEQUENTIAL = "the runs were made one after the other, so a drift between them is not excluded"
 _OUTLIER_FACTOR = 3.0
@@ -78,7 +78,12 @@ def compare_saved(
     confidence: float,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Judges pairs of saved runs, one per tier: (tier, baseline, candidate)."""
+    """Judges pairs of saved runs, one per tier: (tier, baseline, candidate).
+
+    Raises:
+        UsageError: the margin or the confidence is out of range.
+    """
+    check_levels(margin, confidence)
     level = 1.0 - (1.0 - confidence) / len(runs)
     tiers = tuple(_tier(name, first, second, margin, level) for name, first, second in runs)
     unchecked = [
@@ -169,7 +174,8 @@ def _same_inputs(first: SavedRun, second: SavedRun) -> Gate:
     problem = ""
     if lengths[0] != lengths[1]:
         problem = f"prompts differ: {sum(lengths[0])} / {sum(lengths[1])} input tokens in all"
-    return gate("equal input tokens", problem, f"equal in {len(lengths[0])} prompts")
+    shown = f"equal in {len(lengths[0])} prompts"
+    return checked("equal input tokens", problem, shown, len(lengths[0]))
 
 
 def _same_lengths(pairs: Sequence[Pair]) -> Gate:
@@ -182,7 +188,7 @@ def _same_lengths(pairs: Sequence[Pair]) -> Gate:
             f"output tokens differ in {differing} of {len(pairs)} prompts ({totals[0]} /"
             f" {totals[1]}): E2EL and throughput compare different work; use ignore_eos"
         )
-    return gate(_LENGTHS, problem, f"equal in {len(pairs)} prompts")
+    return checked(_LENGTHS, problem, f"equal in {len(pairs)} prompts", len(pairs))
 
 
 _LENGTHS = "equal output tokens"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
 from hwtune.domain.saved import SavedRequest, SavedRun
+from hwtune.io.typed import LARGEST, number
 
 _DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 _WORKLOAD = {
@@ -71,7 +73,7 @@ def read_saved(path: Path) -> SavedRun:
     try:
         raw = path.read_bytes()
         data = json.loads(raw)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         message = f"{path}: cannot be read as JSON ({error})"
         raise InputError(message) from None
     if not isinstance(data, dict) or "completed" not in data:
@@ -83,40 +85,102 @@ def read_saved(path: Path) -> SavedRun:
         raise InputError(message)
     try:
         return _saved_run(path, raw, data)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    except (TypeError, ValueError) as error:
         message = f"{path}: damaged details ({error})"
         raise InputError(message) from None
 
 
 def _saved_run(path: Path, raw: bytes, data: dict[str, Any]) -> SavedRun:
     texts = data.get("generated_texts") or [None] * len(data["ttfts"])
-    columns = zip(*(data[key] for key in _DETAILS), texts, strict=True)
+    rows = zip(*(data[key] for key in _DETAILS), texts, strict=True)
+    requests = tuple(_request(number, *row) for number, row in enumerate(rows, start=1))
+    _check_counts(data, requests)
+    throughput = data.get("output_throughput")
     return SavedRun(
         source=str(path),
         sha256=hashlib.sha256(raw).hexdigest(),
-        workload={name: data.get(key) for name, key in _WORKLOAD.items()},
-        requests=tuple(_request(*column) for column in columns),
-        output_throughput=float(data.get("output_throughput") or 0.0),
+        workload={name: _scalar(data.get(key), key) for name, key in _WORKLOAD.items()},
+        requests=requests,
+        output_throughput=0.0 if throughput is None else _rate(throughput),
     )
+
+
+def _scalar(value: object, key: str) -> object:
+    """``request_rate`` may be the text "inf", or Infinity in a file of an older tool: kept as text."""
+    if value is None or isinstance(value, str):
+        return value
+    return "inf" if value == math.inf else number(value, key)
+
+
+def _rate(value: object) -> float:
+    rate = number(value, "output_throughput")
+    if rate < 0:
+        message = f"output_throughput is {rate}"
+        raise ValueError(message)
+    return rate
+
+
+def _check_counts(data: dict[str, Any], requests: tuple[SavedRequest, ...]) -> None:
+    """The file's own counts agree with its rows."""
+    failed = sum(bool(request.error) for request in requests)
+    counted = {"completed": len(requests) - failed, "failed": failed}
+    for key, count in counted.items():
+        said = data.get(key, count)
+        if type(said) is not int or said != count:
+            message = f"`{key}` is {str(said)[:20]}, the rows say {count}"
+            raise ValueError(message)
 
 
 def _request(
-    input_tokens: int,
-    output_tokens: int,
-    ttft_s: float,
-    itls_s: list[float],
-    error: str,
-    text: str | None,
+    row: int,
+    input_tokens: object,
+    output_tokens: object,
+    ttft_s: object,
+    itls_s: object,
+    error: object,
+    text: object,
 ) -> SavedRequest:
-    """A request without an answer failed, whether or not the tool says so."""
+    """A request that the tool marks as failed, or that gave nothing at all, failed."""
     failed = " ".join(str(error).split())[-200:] if error else ""
-    if not failed and (ttft_s <= 0 or output_tokens < 1):
+    tokens, first = _count(output_tokens, f"output_lens[{row}]"), number(ttft_s, f"ttfts[{row}]")
+    if not isinstance(itls_s, list):
+        message = f"itls[{row}] is no list"
+        raise TypeError(message)
+    steps = [number(step, f"itls[{row}]") for step in itls_s]
+    if not failed and (first, tokens) in ((0, 0), (0, 1)) and not steps:
         failed = "no token"
+    if not failed:
+        _check_times(row, tokens, first, steps)
+    if text is not None and not isinstance(text, str):
+        message = f"generated_texts[{row}] is no text"
+        raise TypeError(message)
     return SavedRequest(
-        input_tokens=int(input_tokens),
-        output_tokens=int(output_tokens),
-        ttft_s=float(ttft_s),
-        e2el_s=float(ttft_s) + sum(itls_s),
+        input_tokens=_count(input_tokens, f"input_lens[{row}]"),
+        output_tokens=tokens,
+        ttft_s=float(first),
+        e2el_s=math.fsum((first, *steps)),
         text=text,
         error=failed,
     )
+
+
+def _check_times(row: int, tokens: int, ttft_s: float, steps: list[float]) -> None:
+    """An answered request has a first token and, with more than one, times between them."""
+    problem = ""
+    if tokens < 1:
+        problem = f"output_lens[{row}] is {tokens} without an error"
+    elif ttft_s <= 0:
+        problem = f"ttfts[{row}] is {ttft_s}"
+    elif steps and min(steps) < 0:
+        problem = f"itls[{row}] holds {min(steps)}"
+    elif tokens > 1 and not sum(steps) > 0:
+        problem = f"itls[{row}] has no time for {tokens} tokens"
+    if problem:
+        raise ValueError(problem)
+
+
+def _count(value: object, key: str) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        message = f"{key} is no number of tokens"
+        raise TypeError(message)
+    return value

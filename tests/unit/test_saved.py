@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from hwtune.cli.ab_bench import app
 from hwtune.domain.bench import Comparison
-from hwtune.domain.errors import InputError
+from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.saved import compare_saved
 from hwtune.io.saved_results import pair_results, read_saved
 
@@ -66,6 +66,8 @@ ERRORS: dict[str, Any] = {
     "errors": ["Service Unavailable"] * 20,
     "ttfts": [0.0] * 20,
     "output_lens": [0] * 20,
+    "completed": 0,
+    "failed": 20,
 }
 
 
@@ -129,6 +131,20 @@ def test_files_without_a_partner_are_named(tmp_path: Path) -> None:
         ('{"completed": 3}', "--save-detailed"),
         (json.dumps(_result(ttfts=[0.1])), "damaged details"),
         (json.dumps(_result(itls=[[None]] * 20)), "damaged details"),
+        ("[" * 100_000, "JSON"),
+        (json.dumps(_result(ttfts=[float("nan")] * 20)), "ttfts.1.: expected a finite number"),
+        (json.dumps(_result(ttfts=[float("inf")] * 20)), "ttfts.1.: expected a finite number"),
+        (json.dumps(_result(ttfts=[-0.1] * 20)), "ttfts.1. is -0.1"),
+        (json.dumps(_result(ttfts=[0.0] * 20)), "ttfts.1. is 0.0"),
+        (json.dumps(_result(ttfts=[10**400] * 20)), "not a huge number"),
+        (json.dumps(_result(itls=[[0.1, -0.1]] * 20)), "itls.1. holds -0.1"),
+        (json.dumps(_result(itls=[[]] * 20)), "no time for 16 tokens"),
+        (json.dumps(_result(output_lens=[0] * 20)), "without an error"),
+        (json.dumps(_result(input_lens=[float("inf")] * 20)), "input_lens.1. is no number"),
+        (json.dumps(_result(generated_texts=[7] * 20)), "generated_texts.1. is no text"),
+        (json.dumps(_result(completed=19)), "`completed` is 19, the rows say 20"),
+        (json.dumps(_result(failed=1)), "`failed` is 1, the rows say 0"),
+        (json.dumps(_result(output_throughput=float("nan"))), "output_throughput"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -154,3 +170,11 @@ def test_paths_that_do_not_fit_are_bad_input(tmp_path: Path) -> None:
     for arguments in ([str(tmp_path / "x"), str(tmp_path)], [str(tmp_path), str(tmp_path)]):
         assert isinstance(_invoke(*arguments).exception, InputError)
     assert isinstance(_invoke(str(tmp_path)).exception, InputError)
+
+
+@pytest.mark.parametrize(("margin", "confidence"), [(0.0, 0.95), (0.02, 1.0), (0.02, float("nan"))])
+def test_levels_out_of_range_are_named(tmp_path: Path, margin: float, confidence: float) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(_result()))
+    run = read_saved(tmp_path / "a.json")
+    with pytest.raises(UsageError, match="--margin"):
+        compare_saved([("t", run, run)], margin=margin, confidence=confidence)
