@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,13 +20,18 @@ from hwtune.io.profiles import load_profile
 from hwtune.report.tables import Format
 
 _ENGINES = ("vllm", "vllm-ascend")
+_DEFAULT_PROFILE = "sm_90"
+_ASSUMED = (
+    f"note: no --profile given, so {_DEFAULT_PROFILE} is assumed, a common GPU that "
+    "runs vLLM's own kernels; hwtune profiles list names the others"
+)
 _LONGEST_REFERENCE = 4096
 
 
 def derive_page(
     ctx: typer.Context,
     model: option.ModelReference = None,
-    profile: option.Profile = "sm_90",
+    profile: option.Profile = None,
     explain: option.Explain = False,
     format: option.OutputFormat = Format.TABLE,
     vllm_version: option.Version = None,
@@ -49,11 +55,15 @@ def derive_page(
 
     A vLLM command line can be pasted whole: vllm serve MODEL and its flags, in any order.
     """
+    answers = {"--batch": batch, "--matrix": matrix, "--observed": observed, "--explain": explain}
+    _one_question([flag for flag, value in answers.items() if value], observed, padding)
     if batch is not None:
         _no_more(ctx, model)
         _print_batch(batch, vllm_version)
         return
-    hardware = modes.configured(load_profile(profile), _engine(engine), alignment)
+    hardware = modes.configured(
+        load_profile(profile or _DEFAULT_PROFILE), _engine(engine), alignment
+    )
     reference, flags = split_command([*([] if model is None else [model]), *ctx.args])
     deployment = _deployment(flags, vllm_version, hardware.engine, prefill_checkpoint_tokens)
     request = modes.Request(
@@ -61,6 +71,7 @@ def derive_page(
         deployment=modes.placed(deployment, hardware),
         profile=hardware,
         format=format,
+        remarks=() if profile else (_ASSUMED,),
     )
     if matrix:
         typer.echo(modes.matrix_answer(request, matrix))
@@ -104,6 +115,18 @@ def _deployment(
 
         version = installed_version(engine)
     return replace(deployment, version=version, prefill_checkpoint_tokens=checkpoint)
+
+
+def _one_question(asked: list[str], observed: int | None, padding: float | None) -> None:
+    if len(asked) > 1:
+        message = f"{' and '.join(asked)} do not go together: one question at a time"
+        raise UsageError(message)
+    if padding is not None and observed is None:
+        message = "--padding needs --observed"
+        raise UsageError(message)
+    if padding is not None and not 0 <= padding < math.inf:
+        message = f"--padding {padding}: expected a percentage from 0 up"
+        raise UsageError(message)
 
 
 def _no_more(ctx: typer.Context, model: str | None) -> None:

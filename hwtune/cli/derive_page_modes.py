@@ -38,6 +38,8 @@ class Request:
     deployment: Deployment
     profile: HardwareProfile
     format: Format
+    remarks: tuple[str, ...] = ()
+    """What was assumed about the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ def page_answer(request: Request, memory: Memory, asked: Questions) -> str:
     """The default question: which page, and what does it cost."""
     model = load_model(request.reference)
     size, remarks = _kv_memory(request, memory)
+    remarks = (*request.remarks, *remarks)
     options = page_options(
         model,
         request.deployment,

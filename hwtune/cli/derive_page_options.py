@@ -12,7 +12,9 @@ from hwtune.report.tables import Format
 ModelReference = Annotated[
     str | None, typer.Argument(help="A model directory, a config.json or a Hugging Face id.")
 ]
-Profile = Annotated[str, typer.Option(help="Hardware profile, by name or path.")]
+Profile = Annotated[
+    str | None, typer.Option(help="Hardware profile, by name or path; sm_90 if none is given.")
+]
 Explain = Annotated[
     bool, typer.Option("--explain", help="Every step with its source, and what moved the page.")
 ]

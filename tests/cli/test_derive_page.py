@@ -79,6 +79,12 @@ def test_the_table_says_which_page_is_which() -> None:
     assert "what gfx936's kernels require, minimum compatible" in rows["832"]
 
 
+def test_the_assumed_profile_is_named() -> None:
+    _, output = run(TINY, *VERSION)
+    assert "no --profile given, so sm_90 is assumed" in output
+    assert not record("--profile", "cpu")["remarks"]
+
+
 def test_csv_and_markdown() -> None:
     status, output = run(TINY, "--profile", "cpu", "--format", "csv", *VERSION)
     rows = list(csv.DictReader(io.StringIO(output)))
@@ -242,6 +248,13 @@ def test_ascend_has_one_page_and_warns_of_a_larger_one() -> None:
         (("--batch", "/no/such/file"), 3, "cannot be read"),
         ((TINY, "--alignment", "0"), 2, ""),
         ((TINY, "--batch", "-"), 2, "--batch and"),
+        ((TINY, "--padding", "1"), 2, "--padding needs --observed"),
+        ((TINY, "--observed", "800", "--padding", "nan"), 2, "--padding nan"),
+        ((TINY, "--observed", "800", "--padding", "-1"), 2, "--padding -1"),
+        ((TINY, "--observed", "800", "--matrix", "tp=1"), 2, "do not go together"),
+        ((TINY, "--explain", "--matrix", "tp=1"), 2, "do not go together"),
+        (("--explain", "--batch", "-"), 2, "do not go together"),
+        ((TINY, "--alignment", str(2**31 + 1)), 2, "2147483648"),
         (("--batch", "-", "-tp", "2"), 2, "--batch and"),
         ((TINY, "other"), 2, "'other' is one argument too many"),
         (("vllm", "serve", "--port", "8000"), 2, "'8000' was read as a value of --port"),
