@@ -231,7 +231,7 @@ class Comparison:
     scope: str = SCOPE
     model: str
     confidence: float
-    """Joint over the tiers: each interval is wider by Bonferroni's rule."""
+    """Joint over the tiers, per metric: each interval is wider by Bonferroni's rule."""
     margin: float
     """Equivalence margin: a ratio within 1/(1+margin)..1+margin is the same."""
     unit: str = "blocks"

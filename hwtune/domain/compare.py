@@ -171,11 +171,9 @@ def _noise(design: Design, records: Sequence[RequestRecord]) -> tuple[MetricResu
 def _noise_gate(design: Design, noise: Sequence[MetricResult]) -> tuple[Gate, ...]:
     if not design.aa_pairs:
         return ()
-    if not noise:
-        evidence = "the A/A phase has no finished pair"
-        return (Gate(name="baseline equals itself", state="not checked", evidence=evidence),)
-    if noise[0].blocks < MINIMUM_PAIRS:
-        evidence = f"A/A has {noise[0].blocks} finished pairs, it needs {MINIMUM_PAIRS}"
+    pairs = noise[0].blocks if noise else 0
+    if pairs < MINIMUM_PAIRS:
+        evidence = f"the A/A phase has {pairs} finished pairs, it needs {MINIMUM_PAIRS}"
         return (Gate(name="baseline equals itself", state="not checked", evidence=evidence),)
     changes = {result.metric.title: result.change_pct or 0.0 for result in noise}
     different = [r.metric.title for r in noise if r.verdict.kind in ("faster", "slower")]

@@ -27,6 +27,15 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
+def finite_or_null(value: Any) -> Any:  # noqa: ANN401
+    """JSON data in which NaN and infinities, which JSON does not have, are null."""
+    if isinstance(value, dict):
+        return {key: finite_or_null(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_null(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def interval_of_mean(values: Sequence[float], confidence: float) -> tuple[float, float]:
     """Interval of the mean of ``values`` (one per pair of blocks, at least two).
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hwtune.domain.bench import Comparison, RequestRecord
 from hwtune.domain.errors import ExternalFailureError, InputError, UsageError
+from hwtune.domain.stats import finite_or_null
 from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, check_design
 from hwtune.io.typed import build
 
@@ -43,7 +44,9 @@ class RequestJournal:
             ExternalFailureError: the disk refuses.
         """
         try:
-            self._file.write(json.dumps(dataclasses.asdict(record)) + "\n")
+            self._file.write(
+                json.dumps(finite_or_null(dataclasses.asdict(record)), allow_nan=False) + "\n"
+            )
             self._file.flush()
         except OSError as error:
             raise _unwritable(self._path, error) from None
@@ -135,7 +138,8 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     Raises:
         ExternalFailureError: the disk or directory refuses.
     """
-    write_text(path, json.dumps(data, indent=2) + "\n")
+    text = json.dumps(finite_or_null(data), indent=2, allow_nan=False)
+    write_text(path, text + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

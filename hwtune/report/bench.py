@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from hwtune.domain.bench import Comparison, Gate, MetricResult, TierResult
+from hwtune.domain.stats import finite_or_null
 
 _HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
 _CSV_HEADER = (
@@ -44,7 +45,7 @@ def _title(comparison: Comparison) -> str:
 def _conditions(comparison: Comparison) -> list[str]:
     facts = "; ".join(f"{name}: {value}" for name, value in comparison.conditions.items())
     interval = (
-        f"Intervals: {comparison.confidence * 100:g} % over all tiers together, over"
+        f"Intervals: {comparison.confidence * 100:g} % over all tiers, per metric, over"
         f" {comparison.unit}; same means within ±{comparison.margin * 100:g} %."
     )
     return [facts, interval]
@@ -103,11 +104,10 @@ def _gate_lines(comparison: Comparison) -> list[str]:
     lines = ["Gates"] if comparison.gates else []
     lines += [_gate_line(gate) for gate in comparison.gates]
     for tier in comparison.tiers:
-        failed = [gate for gate in tier.gates if gate.state == "failed"]
-        lines += [_gate_line(gate, tier.tier) for gate in failed]
-        if tier.gates and not failed:
-            names = ", ".join(gate.name for gate in tier.gates)
-            lines.append(f"  ok           {tier.tier}: {names}")
+        lines += [_gate_line(gate, tier.tier) for gate in tier.gates if gate.state != "passed"]
+        passed = ", ".join(gate.name for gate in tier.gates if gate.state == "passed")
+        if passed:
+            lines.append(f"  ok           {tier.tier}: {passed}")
     return lines
 
 
@@ -164,8 +164,26 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def to_json(comparison: Comparison) -> str:
-    """Everything, keys in declaration order."""
-    return json.dumps(dataclasses.asdict(comparison), indent=2) + "\n"
+    """Everything, keys in declaration order; no number is NaN or infinite."""
+    data = finite_or_null(dataclasses.asdict(comparison))
+    if comparison.unit == "prompts":
+        data = _as_prompts(data)
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+_PROMPT_KEYS = {
+    "blocks": "prompts",
+    "more_blocks": "more_prompts",
+    "pairs_done": "prompt_pairs_done",
+    "pairs_planned": "prompt_pairs_planned",
+}
+
+
+def _as_prompts(data: object) -> object:
+    """Keys that say what was paired: two saved files pair prompts, not blocks."""
+    if isinstance(data, dict):
+        return {_PROMPT_KEYS.get(key, key): _as_prompts(item) for key, item in data.items()}
+    return [_as_prompts(item) for item in data] if isinstance(data, list) else data
 
 
 _FORMS: dict[str, Callable[[Comparison], str]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hwtune.domain.bench import Comparison
 from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.saved import compare_saved
 from hwtune.io.saved_results import pair_results, read_saved
+from hwtune.report.bench import to_json, to_table
 
 
 def _result(factor: float = 1.0, count: int = 20, **changes: Any) -> dict[str, Any]:
@@ -178,3 +180,19 @@ def test_levels_out_of_range_are_named(tmp_path: Path, margin: float, confidence
     run = read_saved(tmp_path / "a.json")
     with pytest.raises(UsageError, match="--margin"):
         compare_saved([("t", run, run)], margin=margin, confidence=confidence)
+
+
+def test_json_of_saved_runs_speaks_of_prompts_and_holds_no_nan(tmp_path: Path) -> None:
+    comparison = _compare(tmp_path, _result(), _result(0.8))
+    text = to_json(replace(comparison, margin=float("nan")))
+    data = json.loads(text)
+    assert "NaN" not in text and data["margin"] is None
+    metric = data["tiers"][0]["metrics"][0]
+    assert metric["prompts"] == 20 and "blocks" not in metric and "more_prompts" in metric
+
+
+def test_a_gate_that_was_not_checked_is_not_shown_as_ok(tmp_path: Path) -> None:
+    texts: dict[str, Any] = {"generated_texts": []}
+    shown = to_table(_compare(tmp_path, _result(**texts), _result(0.8, **texts)))
+    assert "not checked  4-8K: sane output" in shown
+    assert "over all tiers, per metric" in shown
