@@ -45,6 +45,7 @@ def derive_page(
     prompt_tokens: option.PromptTokens = None,
     why_not: option.WhyNot = None,
     matrix: option.MatrixAxes = None,
+    parquet: option.Parquet = None,
     observed: option.Observed = None,
     padding: option.Padding = None,
     check_with_vllm: option.CheckWithVllm = False,
@@ -57,6 +58,9 @@ def derive_page(
     """
     answers = {"--batch": batch, "--matrix": matrix, "--observed": observed, "--explain": explain}
     _one_question([flag for flag, value in answers.items() if value], observed, padding)
+    if parquet is not None and not matrix:
+        message = "--parquet needs --matrix"
+        raise UsageError(message)
     if batch is not None:
         _no_more(ctx, model)
         _print_batch(batch, vllm_version)
@@ -74,7 +78,7 @@ def derive_page(
         remarks=() if profile else (_ASSUMED,),
     )
     if matrix:
-        typer.echo(modes.matrix_answer(request, matrix))
+        typer.echo(modes.matrix_answer(request, matrix, parquet))
     elif check_with_vllm or check_python is not None:
         _print(*modes.check_answer(request, check_python))
     elif observed is not None:

@@ -26,7 +26,7 @@ from hwtune.io.batch import read_cases
 from hwtune.io.model_config import load_model, weight_bytes
 from hwtune.report.derivation import Answer, show_answer
 from hwtune.report.matrix import checks_table, explanations_table, matrix_table
-from hwtune.report.tables import Format, render
+from hwtune.report.tables import Format, render, table_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +165,16 @@ def _smallest_kernel_block(request: Request) -> int:
     return backend_sizes(request.profile.base_backend, version).smallest
 
 
-def matrix_answer(request: Request, words: list[str]) -> str:
-    """One row per combination of the axes."""
+def matrix_answer(request: Request, words: list[str], parquet: Path | None) -> str:
+    """One row per combination of the axes, also written to ``parquet`` if that is given."""
     axes = parse_axes([word for text in words for word in text.split()])
     model = load_model(request.reference)
     alignment = request.profile.default_alignment_tokens
     table = matrix_table(derive_matrix(model, request.deployment, alignment, axes))
+    if parquet is not None:
+        from hwtune.adapters.parquet import write_parquet
+
+        write_parquet(table_records(table), parquet)
     return render(table, request.format)
 
 

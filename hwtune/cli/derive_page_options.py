@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,6 +63,9 @@ WhyNot = Annotated[
 MatrixAxes = Annotated[
     list[str] | None,
     typer.Option(help="Axes such as 'tp=1,2 kv=auto,fp8 align=16,64'; prints one row each."),
+]
+Parquet = Annotated[
+    Path | None, typer.Option(help="Also write the rows of --matrix to this Parquet file.")
 ]
 Observed = Annotated[
     int | None,
