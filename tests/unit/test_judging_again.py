@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hwtune.adapters.load import disk_evidence
+from hwtune.adapters.load.arms import verify_arm
 from hwtune.adapters.load.session import Session
 from hwtune.domain.bench import ARMS, ArmProof, Comparison, Gate, RequestRecord
 from hwtune.domain.errors import InputError
@@ -45,7 +46,8 @@ def _record(arm: Arm, pair: int, at: float) -> RequestRecord:
     return RequestRecord(
         arm=arm, phase="measured", tier="a", pair=pair, prompt=0, prompt_id=str(pair),
         started_unix_s=at, ended_unix_s=at + 1, ttft_s=0.1 if arm == "baseline" else 0.05,
-        e2el_s=0.4, prompt_tokens=30, output_tokens=4, text="some words", finish_reason="length",
+        e2el_s=0.4, chunk_times_s=(0.1 if arm == "baseline" else 0.05, 0.4), prompt_tokens=30,
+        output_tokens=4, text="some words", finish_reason="length",
     )  # fmt: skip
 
 
@@ -88,19 +90,11 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[[Verify], list[str]]:
     def install(passes: Verify) -> list[str]:
         asked: list[str] = []
 
-        class Arm_:
-            def __init__(self, arm: Arm, url: str, run_dir: Path) -> None:
-                self.arm, self.run_dir = arm, run_dir
+        def check(arm: Arm, run_dir: Path, *, hits: bool, replaced: bool) -> ArmProof:
+            asked.append(run_dir.name)
+            return ArmProof(arm=arm, passed=passes(run_dir, hits), summary=run_dir.name)
 
-            def verify(self, *, require_kernel_hits: bool) -> ArmProof:
-                asked.append(self.run_dir.name)
-                if not self.run_dir.is_dir():
-                    message = "no such directory"
-                    raise InputError(message)
-                passed = passes(self.run_dir, require_kernel_hits)
-                return ArmProof(arm=self.arm, passed=passed, summary=self.run_dir.name)
-
-        monkeypatch.setattr(disk_evidence, "UrlArm", Arm_)
+        monkeypatch.setattr(disk_evidence, "verify_arm", check)
         return asked
 
     return install
@@ -220,6 +214,25 @@ def test_a_damaged_stored_comparison_is_one_line(
     (tmp_path / "comparison.json").write_text("[]")
     with pytest.raises(InputError, match=r"comparison\.json: cannot be read"):
         _again(tmp_path)
+
+
+@pytest.mark.parametrize(("replaced", "passed"), [(True, True), (False, False)])
+def test_a_server_that_died_is_excused_when_another_took_over(
+    tmp_path: Path, replaced: bool, passed: bool
+) -> None:
+    _server(tmp_path, "baseline", "1970-01-01T00:00:00+00:00")
+    path = tmp_path / "arms" / "baseline"
+    status = {"state": "ready", "owner_pid": 2**22 + 1, "started_at": "1970-01-01T00:00:00+00:00"}
+    (path / "status.json").write_text(json.dumps(status))
+    (path / "server.log").write_text(
+        "(APIServer pid=1) INFO 11-30 06:51:30 [api_server.py:1] vLLM API server version 0.32.0\n"
+        "(Worker pid=9) INFO 11-30 06:51:47 [plugin.py:40] hwtune[a1] registered backend=CPU_ATTN "
+        "class=X alignment=64 kernels=a\n"
+        "(APIServer pid=1) INFO:     Application startup complete.\n"
+    )
+    proof = verify_arm("baseline", path, hits=False, replaced=replaced)
+    assert proof.passed is passed, proof.summary
+    assert "is gone" in proof.summary
 
 
 class Lines:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from hwtune.adapters.load.arms import UrlArm
+from hwtune.adapters.load.arms import verify_arm
 from hwtune.domain.bench import ARMS, ArmProof, Gate, RequestRecord
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm, LaunchPlan
@@ -105,19 +105,24 @@ def _proof(arm: Arm, design: Design, run_dirs: Sequence[Path]) -> ArmProof:
     """
     if not run_dirs:
         return _no_evidence(arm, design)
-    proofs = [_verify(arm, path, hits=False) for path in run_dirs]
+    proofs = _verify(arm, run_dirs, hits=False)
     wrong = next((proof for proof in proofs if not proof.passed), None)
     if wrong is not None:
         return wrong
-    proofs = [_verify(arm, path, hits=True) for path in run_dirs]
-    return next((proof for proof in proofs if proof.passed), proofs[0])
+    proofs = _verify(arm, run_dirs, hits=True)
+    return next((proof for proof in reversed(proofs) if proof.passed), proofs[-1])
 
 
-def _verify(arm: Arm, run_dir: Path, *, hits: bool) -> ArmProof:
-    try:
-        return UrlArm(arm, "", run_dir).verify(require_kernel_hits=hits)
-    except InputError as error:
-        return ArmProof(arm=arm, passed=False, summary=f"evidence is missing or damaged: {error}")
+def _verify(arm: Arm, run_dirs: Sequence[Path], *, hits: bool) -> list[ArmProof]:
+    proofs = []
+    for path in run_dirs:
+        try:
+            proof = verify_arm(arm, path, hits=hits, replaced=path != run_dirs[-1])
+        except InputError as error:
+            summary = f"evidence is missing or damaged: {error}"
+            proof = ArmProof(arm=arm, passed=False, summary=summary)
+        proofs.append(proof)
+    return proofs
 
 
 def _no_evidence(arm: Arm, design: Design) -> ArmProof:

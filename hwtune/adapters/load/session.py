@@ -14,12 +14,10 @@ from hwtune.adapters.load.disk_evidence import plan_gates, proofs_on_disk, worse
 from hwtune.adapters.load.runner import Progress, Runner, next_attempts
 from hwtune.domain.bench import (
     ARMS,
-    E2EL,
     TTFT,
     ArmProof,
     Comparison,
     Gate,
-    MetricResult,
     RequestRecord,
 )
 from hwtune.domain.compare import compare
@@ -216,20 +214,15 @@ def _block_line(design: Design, block: Block, progress: Progress) -> str:
 
 
 def _so_far(design: Design, block: Block, progress: Progress) -> str:
+    """Where both arms stand. No change: whether they may be compared is proved at the end."""
     if block.phase != "measured":
         return ""
     tiers = compare(design, progress.records, ()).tiers
     tier = next(tier for tier in tiers if tier.tier == block.tier.name)
-    parts = []
     for result in tier.metrics:
-        if result.metric in (TTFT, E2EL) and result.change_pct is not None:
-            parts.append(f"{result.metric.title} {result.change_pct:+.1f} %{_range(result)}")
-    return f" · so far {', '.join(parts)}" if parts else ""
-
-
-def _range(result: MetricResult) -> str:
-    """The interval, once there are blocks enough for one."""
-    if result.interval is None:
-        return ""
-    low, high = ((bound - 1.0) * 100.0 for bound in result.interval)
-    return f" [{low:+.1f}, {high:+.1f}]"
+        if result.metric is TTFT and result.baseline is not None and result.candidate is not None:
+            return (
+                f" · so far median TTFT baseline {result.baseline:.1f} ms,"
+                f" candidate {result.candidate:.1f} ms"
+            )
+    return ""
