@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from hwtune.cli import ab_bench_options as options
 from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, InputError, UsageError
-from hwtune.domain.workload import DEFAULT_TIERS, Design, Mode, check_design, parse_tier
+from hwtune.domain.workload import DEFAULT_TIERS, Design, check_design
 
 if TYPE_CHECKING:
     from hwtune.adapters.load.session import Session
@@ -76,27 +77,30 @@ def serving(
     from hwtune.adapters.load.session import Session, new_run_dir
     from hwtune.io.records import read_design
 
+    options.check_seconds(settle, request_timeout, ready_timeout)
     if resume is not None:
-        _refuse_with_resume(model, profile, tier, baseline_url, run_dir)
+        options.refuse_with_resume(context)
         session = Session(read_design(resume), resume, resumed=True)
     else:
-        mode = _mode(restart, baseline_url, candidate_url)
+        mode = options.mode_of(restart, baseline_url, candidate_url)
+        options.refuse_flags_with_urls(mode, context.args)
+        options.refuse_unproved_profile(mode, profile, (baseline_run, candidate_run))
         design = Design(
-            model=_required(model, mode, profile),
+            model=options.required_model(model, mode, profile),
             profile=profile,
             flags=tuple(context.args),
             mode=mode,
             baseline_url=baseline_url,
             candidate_url=candidate_url,
-            baseline_run=None if baseline_run is None else str(baseline_run),
-            candidate_run=None if candidate_run is None else str(candidate_run),
-            vocab_size=_vocabulary(model, vocab_size),
-            tiers=tuple(map(parse_tier, tier or DEFAULT_TIERS)),
+            baseline_run=None if baseline_run is None else str(baseline_run.resolve()),
+            candidate_run=None if candidate_run is None else str(candidate_run.resolve()),
+            vocab_size=options.vocabulary(model, vocab_size),
+            tiers=options.tiers_of(tier or DEFAULT_TIERS),
             pairs=blocks,
             prompts_per_tier=prompts_per_tier,
             output_tokens=output_tokens,
             concurrency=concurrency,
-            aa_pairs=aa,
+            aa_pairs=options.check_aa(aa),
             warm_up=warm_up,
             settle_s=settle,
             request_timeout_s=request_timeout,
@@ -124,6 +128,7 @@ def compare(
     """
     from hwtune.report.bench import render
 
+    options.check_judgement(margin, confidence)
     if candidate is None:
         comparison = _judge_again(baseline)
     else:
@@ -222,44 +227,3 @@ def _echo(text: str) -> None:
     """A plain line on standard error: it also makes sense in a log."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def _mode(restart: bool, baseline_url: str | None, candidate_url: str | None) -> Mode:
-    if (baseline_url is None) != (candidate_url is None):
-        message = "--baseline-url and --candidate-url belong together: give both or none"
-        raise UsageError(message)
-    if baseline_url is None:
-        return "restart per block" if restart else "concurrent servers"
-    if restart:
-        message = "--restart needs servers that hwtune starts itself: leave the URLs out"
-        raise UsageError(message)
-    return "given urls"
-
-
-def _required(model: str | None, mode: Mode, profile: str | None) -> str:
-    if model is None:
-        message = "MODEL is missing: name a model directory, or continue a run with --resume"
-        raise UsageError(message)
-    if mode != "given urls" and profile is None:
-        message = "--profile is missing: `hwtune profiles list` shows the names"
-        raise UsageError(message)
-    return model
-
-
-def _vocabulary(model: str | None, given: int | None) -> int:
-    from hwtune.io.prompts import read_vocab_size
-
-    size = given if given is not None else read_vocab_size(model or "")
-    if size is None:
-        message = f"{model}: no local config.json, so the vocabulary is unknown; give --vocab-size"
-        raise InputError(message)
-    if size < 4:
-        message = f"--vocab-size {size}: too small to draw prompts from"
-        raise InputError(message)
-    return size
-
-
-def _refuse_with_resume(*given: object) -> None:
-    if any(value is not None for value in given):
-        message = "--resume takes everything from the run directory; give it alone"
-        raise UsageError(message)

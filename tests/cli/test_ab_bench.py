@@ -11,14 +11,18 @@ from typer.testing import CliRunner, Result
 
 from hwtune.adapters.load.mock_frames import Behaviour
 from hwtune.adapters.load.mock_thread import running_mock
+from hwtune.cli import ab_bench
 from hwtune.cli.ab_bench import app
 from hwtune.domain.errors import HwtuneError
+from hwtune.domain.workload import Design
 
 FAST = Behaviour(ttft_s=0.002, tpot_s=0.0002)
 SMALL = [
     *("--tier", "100-200", "--blocks", "6", "--prompts-per-tier", "6"),
     *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000", "--settle", "0"),
 ]
+
+URLS = ["m", "--vocab-size", "99", "--baseline-url", "http://a:1", "--candidate-url", "http://b:1"]
 
 
 def _invoke(*arguments: str) -> Result:
@@ -54,6 +58,8 @@ def test_progress_goes_to_stderr_and_the_result_alone_to_stdout(tmp_path: Path) 
     data = json.loads(result.stdout)
     assert data["tiers"][0]["pairs_done"] == 6
     assert "[12/12]" in result.stderr and "excluded" in result.stderr
+    assert "so far median TTFT baseline " in result.stderr
+    assert "%" not in result.stderr
 
 
 def test_csv_has_one_line_per_tier_and_metric(tmp_path: Path) -> None:
@@ -117,13 +123,38 @@ def test_a_server_that_dies_exits_6_says_what_is_missing_and_can_be_resumed(
         (["m", "--profile", "cpu", "--vocab-size", "99", "--tier", "x"], 2, "--tier x"),
         (["m", "--profile", "cpu", "--vocab-size", "99", "--blocks", "0"], 2, "--blocks"),
         (["--resume", "nowhere"], 3, "not a run directory"),
-        (["m", "--resume", "nowhere"], 2, "give it alone"),
+        (["m", "--resume", "nowhere"], 2, "give it alone, without m"),
+        (["--resume", "x", "--aa", "6", "--restart"], 2, "without --aa, --restart"),
+        (["--resume", "x", "--settle", "1.5"], 2, "without --settle"),
+        (["--resume", "x", "--dtype=half"], 2, "--dtype=half"),
+        ([*URLS, "--baseline-url", "https://h:1"], 2, "--baseline-url 'https://h:1'"),
+        ([*URLS, "--candidate-url", "h:1"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://h"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://h:0"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://h:65536"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://h:x"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://[h:1"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://h:1\n"], 2, "expected http://HOST:PORT"),
+        ([*URLS, "--candidate-url", "http://A:1/v1"], 2, "use --aa"),
+        ([*URLS, "--max-model-len", "8192"], 2, "--max-model-len"),
+        ([*URLS, "--profile", "cpu"], 2, "--baseline-run and --candidate-run"),
+        ([*URLS, "--settle", "nan"], 2, "--settle nan"),
+        ([*URLS, "--settle", "-1"], 2, "--settle -1"),
+        ([*URLS, "--request-timeout", "inf"], 2, "--request-timeout inf"),
+        ([*URLS, "--request-timeout", "0"], 2, "--request-timeout 0"),
+        ([*URLS, "--ready-timeout", "nan"], 2, "--ready-timeout nan"),
+        ([*URLS, "--margin", "nan"], 2, "--margin"),
+        ([*URLS, "--aa", "5"], 2, "--aa 5: at least 6 or 0"),
+        ([*URLS, "--aa", "-1"], 2, "--aa -1: at least 6 or 0"),
+        ([*URLS, "--tier", "4096-10000001"], 2, "at most 10000000 tokens"),
     ],
 )
 def test_bad_input_is_one_line_with_its_status(
-    arguments: list[str], status: int, text: str
+    arguments: list[str], status: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     result = _invoke(*arguments)
+    assert list(tmp_path.iterdir()) == []
     assert _status(result) == status
     assert isinstance(result.exception, HwtuneError)
     assert text in str(result.exception) and "\n" not in str(result.exception)
@@ -135,15 +166,27 @@ def test_a_missing_run_directory_of_a_url_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_nothing_listening_is_an_outside_failure(tmp_path: Path) -> None:
-    urls = ["--baseline-url", "http://127.0.0.1:9", "--candidate-url", "http://127.0.0.1:9"]
+    urls = ["--baseline-url", "http://127.0.0.1:9", "--candidate-url", "http://127.0.0.1:19"]
     result = _invoke("m", *urls, *SMALL, "--run-dir", str(tmp_path / "run"))
     assert _status(result) == 6 and "127.0.0.1:9" in str(result.exception)
 
 
-def test_flags_of_vllm_are_kept_for_both_arms(tmp_path: Path) -> None:
-    _serve(tmp_path / "run", FAST, "--max-model-len", "8192", "--kv-cache-dtype=fp8")
-    design = json.loads((tmp_path / "run" / "design.json").read_text())
-    assert design["flags"] == ["--max-model-len", "8192", "--kv-cache-dtype=fp8"]
+def test_flags_of_vllm_are_kept_for_both_arms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Design] = []
+    monkeypatch.setattr(ab_bench, "_finish", lambda session, *_: kept.append(session.design))
+    monkeypatch.chdir(tmp_path)
+    _invoke("m", "--profile", "cpu", *SMALL, "--max-model-len", "8192", "--kv-cache-dtype=fp8")
+    assert kept[0].flags == ("--max-model-len", "8192", "--kv-cache-dtype=fp8")
+
+
+@pytest.mark.parametrize("option", [("--margin", "nan"), ("--margin", "0"), ("--confidence", "1")])
+def test_compare_refuses_a_margin_or_confidence_that_decides_nothing(
+    tmp_path: Path, option: tuple[str, str]
+) -> None:
+    result = CliRunner().invoke(app, ["compare", str(tmp_path), str(tmp_path), *option])
+    assert _status(result) == 2 and option[0] in str(result.exception)
 
 
 def test_the_self_test_shows_reported_beside_true() -> None:
