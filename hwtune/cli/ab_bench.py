@@ -47,7 +47,7 @@ def serving(
     ] = 0,
     warm_up: Annotated[int, typer.Option(help="Excluded requests per arm and tier.")] = 2,
     margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
-    confidence: Annotated[float, typer.Option(help="Of all intervals together.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Of all tiers together, per metric.")] = 0.95,
     design_seed: Annotated[int, typer.Option(help="Decides prompts and order.")] = 1,
     settle: Annotated[
         float, typer.Option(help="Seconds of rest before every block, while both servers are up.")
@@ -119,7 +119,7 @@ def compare(
     baseline: Annotated[Path, typer.Argument(help="Result file or directory, or a run of ours.")],
     candidate: Annotated[Path | None, typer.Argument(help="The other side.")] = None,
     margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
-    confidence: Annotated[float, typer.Option(help="Of all intervals together.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Of all tiers together, per metric.")] = 0.95,
     form: Annotated[Format, typer.Option("--format", help="Result on standard output.")] = "table",
 ) -> None:
     """Judge saved results: two of `vllm bench serve --save-detailed`, or one run of ab-bench.
