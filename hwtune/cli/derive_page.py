@@ -115,7 +115,7 @@ def _deployment(
     for note in (*notes, *misspelt_flags(flags)):
         typer.echo(f"note: {note}", err=True)
     if version is None:
-        from hwtune.adapters.installed_vllm import installed_version
+        from hwtune.adapters.vllm.discovery import installed_version
 
         version = installed_version(engine)
     return replace(deployment, version=version, prefill_checkpoint_tokens=checkpoint)

@@ -138,7 +138,7 @@ def _kv_memory(request: Request, memory: Memory) -> tuple[int | None, tuple[str,
 
 def check_answer(request: Request, python: str | None) -> tuple[str, bool]:
     """(table, whether the installed vLLM resolves what was derived)."""
-    from hwtune.adapters.vllm_check import Variant, check_with_vllm
+    from hwtune.adapters.vllm.check import Variant, check_with_vllm
 
     model = load_model(request.reference)
     options = page_options(model, request.deployment, request.profile)

@@ -11,7 +11,9 @@ from pathlib import Path
 from hwtune.domain.errors import MissingDependencyError
 from hwtune.domain.launch import VllmInstall
 
-_VERSION = re.compile(r"""^(?:__version__|version)\b[^'"\n]*['"]([^'"]+)['"]""", re.MULTILINE)
+_VERSION = re.compile(
+    r"""^(?:__)?version(?:__)?\s*(?:=|:\s*str\s*=)[^'"\n]*['"]([^'"]+)['"]""", re.MULTILINE
+)
 
 
 def find_vllm() -> VllmInstall:
@@ -33,32 +35,42 @@ def find_vllm() -> VllmInstall:
         )
         raise MissingDependencyError(message)
     package = Path(next(iter(spec.submodule_search_locations)))
-    has_command = _distribution_version("vllm") is not None
+    version = installed_version("vllm")
+    if version is None:
+        message = f"{package}: this vLLM has no readable _version.py; is it a complete install?"
+        raise MissingDependencyError(message)
+    has_command = _distribution_exists("vllm")
     module = "cli.main" if has_command else "openai.api_server"
     command = [sys.executable, "-m", f"vllm.entrypoints.{module}"]
     return VllmInstall(
-        version=_version(package),
-        ascend_version=_distribution_version("vllm-ascend"),
+        version=version,
+        ascend_version=installed_version("vllm-ascend"),
         command=(*command, "serve") if has_command else tuple(command),
         model_as_flag=not has_command,
         location=str(package),
     )
 
 
-def _distribution_version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+def installed_version(engine: str) -> str | None:
+    """E.g. ``0.32.0``; None when the engine is not installed or hides its version.
+
+    Forks and CPU builds have other distribution names, so the package's own ``_version.py`` is
+    read instead of the distribution's metadata.
+    """
+    spec = importlib.util.find_spec(engine.replace("-", "_"))
+    if spec is None or spec.origin is None:
         return None
-
-
-def _version(package: Path) -> str:
     try:
-        text = (package / "_version.py").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
+        text = Path(spec.origin).with_name("_version.py").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
     match = _VERSION.search(text)
-    if match is None:
-        message = f"{package}: this vLLM has no readable _version.py; is it a complete install?"
-        raise MissingDependencyError(message)
-    return match.group(1)
+    return match[1] if match else None
+
+
+def _distribution_exists(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,6 +1,6 @@
 """Runs vLLM's own page code for a config and prints what it resolved; nothing is loaded.
 
-Started as a file by ``hwtune.adapters.vllm_check`` under the Python that has vLLM, so it imports
+Started as a file by ``hwtune.adapters.vllm.check`` under the Python that has vLLM, so it imports
 nothing of hwtune. Reads one JSON request from standard input and prints one marked JSON line.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 MARK = "HWTUNE-PAGE-CHECK "
 
 
-def _backend(multiple: int) -> Any:  # noqa: ANN401 - a class of vLLM
+def _backend(multiple: int) -> Any:
     """A backend that declares multiples of ``multiple``, with the platform's own packing."""
     from vllm.v1.attention.backend import MultipleOf
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -24,7 +24,7 @@ def _backend(multiple: int) -> Any:  # noqa: ANN401 - a class of vLLM
     return type("Declared", (base,), {"get_supported_kernel_block_sizes": sizes})
 
 
-def _config(request: dict[str, Any], block_size: int | None) -> Any:  # noqa: ANN401
+def _config(request: dict[str, Any], block_size: int | None) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 
     arguments = dict(request["arguments"])
@@ -65,7 +65,7 @@ def main() -> None:
     for variant in request["variants"]:
         try:
             answers.append(_resolve(request, variant))
-        except Exception as error:  # noqa: BLE001 - whatever vLLM raises is the answer
+        except Exception as error:
             lines = str(error).splitlines() or [""]
             text = " ".join(line.strip() for line in lines[:3])
             answers.append({"error": {"class": type(error).__name__, "message": text}})
@@ -75,4 +75,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # A script's own folder comes first in the search path; ours has names that others import.
+    sys.path.pop(0)
     main()

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hwtune.adapters import vllm_check_child
+from hwtune.adapters.vllm import check_child
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import ExternalFailureError, MissingDependencyError
 from hwtune.domain.page import PageDerivation
@@ -116,7 +116,7 @@ def _arguments(deployment: Deployment) -> dict[str, Any]:
 
 
 def _ask(python: str, request: dict[str, Any]) -> dict[str, Any]:
-    command = [python, vllm_check_child.__file__]
+    command = [python, check_child.__file__]
     try:
         done = subprocess.run(
             command,
@@ -134,8 +134,8 @@ def _ask(python: str, request: dict[str, Any]) -> dict[str, Any]:
         message = f"{python}: vLLM did not answer within {_TIMEOUT_S} s"
         raise ExternalFailureError(message) from None
     for line in reversed(done.stdout.splitlines()):
-        if line.startswith(vllm_check_child.MARK):
-            answer: dict[str, Any] = json.loads(line.removeprefix(vllm_check_child.MARK))
+        if line.startswith(check_child.MARK):
+            answer: dict[str, Any] = json.loads(line.removeprefix(check_child.MARK))
             return answer
     last = (done.stderr.strip().splitlines() or ["no output"])[-1]
     message = f"{python}: vLLM did not answer (exit status {done.returncode}): {last[:300]}"
