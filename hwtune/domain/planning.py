@@ -32,6 +32,9 @@ _UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
 _DTYPES = {"half": "float16", "float": "float32"}
 """vLLM's other names of dtypes (config/model.py)."""
 
+_CPU_SMALLEST_BLOCK = 32
+"""CPU_ATTN serves multiples of 32 (vLLM 0.29 and newer, v1/attention/backends/cpu_attn.py)."""
+
 _GRANULARITY_SINCE = (0, 20)
 """From 0.20 --block-size is the granularity the page is rounded to; before, it is the page."""
 
@@ -161,7 +164,7 @@ def _derive(
     effective = dataclasses.replace(deployment, block_size=deployment.block_size or block_size)
     if not candidate and deployment.block_size and profile.device == "cpu":
         # An explicit block size replaces the CPU platform's 128, down to what the backend serves.
-        alignment = min(alignment, profile.required_alignment_tokens // 2)
+        alignment = _CPU_SMALLEST_BLOCK
     return derive_page(request.shape, effective, alignment_tokens=alignment)
 
 

@@ -76,6 +76,12 @@ def test_a_block_size_of_the_user_is_kept() -> None:
     assert candidate.expect.block_size == 896
 
 
+@pytest.mark.parametrize(("asked", "page"), [("16", 800), ("48", 832), ("64", 832), ("896", 896)])
+def test_the_baseline_follows_the_users_granularity(asked: str, page: int) -> None:
+    flags = ("--block-size", asked, *PREFIX_OFF)
+    assert plan(arm="baseline", flags=flags).expect.block_size == page
+
+
 def test_on_a_gpu_the_backend_is_hwtunes_own() -> None:
     candidate = plan("gfx936")
     assert [(flag.name, flag.value) for flag in candidate.added] == [

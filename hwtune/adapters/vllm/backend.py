@@ -50,9 +50,7 @@ class DispatchingImpl:
         if attn_metadata is not None:
             more = bool(args) or any(value is not None for value in kwargs.values())
             kernel = self._select(layer, query, kv_cache, attn_metadata, more)
-            if kernel is not None and self._run(
-                kernel, layer, query, kv_cache, attn_metadata, output
-            ):
+            if kernel is not None and self._run(kernel, query, kv_cache, attn_metadata, output):
                 return output
         result: torch.Tensor = super().forward(  # type: ignore[misc]
             layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
@@ -82,7 +80,6 @@ class DispatchingImpl:
     def _run(
         self,
         kernel: BoundKernel,
-        layer: Any,
         query: torch.Tensor,
         kv_cache: torch.Tensor,
         metadata: Any,
