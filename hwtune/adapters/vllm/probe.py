@@ -7,7 +7,7 @@ import os
 import random
 import urllib.request
 
-from hwtune.adapters.vllm.server import RunningServer
+from hwtune.adapters.vllm.server import RunningServer, ask
 from hwtune.domain.kernel import KernelSpec
 from hwtune.domain.planning import flag_value
 
@@ -35,10 +35,8 @@ def probe(server: RunningServer) -> str | None:
     request = urllib.request.Request(
         f"{server.url}/v1/completions", data=json.dumps(body).encode(), headers=_headers(server)
     )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=PROBE_TIMEOUT_S) as response:
-            response.read()
+        ask(request, PROBE_TIMEOUT_S)
     except OSError as error:
         return f"the probe request failed: {error} (--no-probe serves without one)"
     return None

@@ -150,7 +150,8 @@ def serve(
         write_status(run_dir, status)
         yield server
     finally:
-        _finish(server, status)
+        with _uninterrupted():
+            _finish(server, status)
 
 
 def _write_plan(plan: LaunchPlan, run_dir: Path) -> Path:
@@ -162,25 +163,7 @@ def _write_plan(plan: LaunchPlan, run_dir: Path) -> Path:
 
 
 def _finish(server: RunningServer, status: ServerStatus) -> None:
-    """Last evidence, then the end of every process, then the final status.
-
-    A second Ctrl-C must not cut this short, or workers would stay behind.
-    """
-    with _uninterrupted():
-        _finish_now(server, status)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _finish_now(server: RunningServer, status: ServerStatus) -> None:
+    """Last evidence, then the end of every process, then the final status."""
     exit_code = server.child.poll()
     state: State = "stopped" if exit_code is None else "died"
     if state == "stopped" and status.state == "ready":
@@ -194,6 +177,17 @@ def _finish_now(server: RunningServer, status: ServerStatus) -> None:
         status, state=state, ended_at=_now(), exit_code=server.child.poll(), reason=reason
     )
     write_status(server.run_dir, final)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not cut the end short, or workers would stay behind."""
+    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _status(server: RunningServer, state: State, *, started_at: str) -> ServerStatus:
@@ -227,13 +221,23 @@ def _wait_until_healthy(server: RunningServer, timeout_s: float) -> None:
     raise ExternalFailureError(message)
 
 
-def _get(url: str) -> str | None:
-    # No proxy: the server is on this machine, whatever the environment says.
+def ask(request: str | urllib.request.Request, timeout_s: float) -> bytes:
+    """Body of the answer to a URL or request.
+
+    Without a proxy: the server is on this machine, whatever the environment says.
+
+    Raises:
+        OSError: nothing answers in time, or the answer is an HTTP error.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=timeout_s) as response:
+        body: bytes = response.read()
+        return body
+
+
+def _get(url: str) -> str | None:
     try:
-        with opener.open(url, timeout=REQUEST_TIMEOUT_S) as response:
-            body: bytes = response.read()
-            return body.decode("utf-8", "replace")
+        return ask(url, REQUEST_TIMEOUT_S).decode("utf-8", "replace")
     except (OSError, ValueError):
         return None
 
