@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from hwtune.adapters.vllm.planning import free_port
-from hwtune.adapters.vllm.server import serve
+from hwtune.adapters.vllm.server import ask, serve
 from hwtune.domain.errors import ExternalFailureError, InputError
 from hwtune.domain.launch import LaunchPlan
 from tests.unit.test_planning import plan
@@ -113,3 +115,20 @@ def test_a_reader_that_goes_away_costs_the_display_not_the_log(tmp_path: Path) -
     with serve(program(code), run_dir, echo=gone) as server:
         assert server.alive()
     assert len((run_dir / "server.log").read_text()) > 200_000
+
+
+def test_an_answer_that_breaks_off_is_an_os_error() -> None:
+    """A server that dies while it answers; http.client's own error is none of the OSErrors."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def break_off() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+        thread = threading.Thread(target=break_off)
+        thread.start()
+        with pytest.raises(OSError, match="IncompleteRead"):
+            ask(f"http://127.0.0.1:{listener.getsockname()[1]}/", 5.0)
+        thread.join()

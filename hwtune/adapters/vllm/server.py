@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import http.client
 import os
 import signal
 import socket
@@ -227,12 +228,15 @@ def ask(request: str | urllib.request.Request, timeout_s: float) -> bytes:
     Without a proxy: the server is on this machine, whatever the environment says.
 
     Raises:
-        OSError: nothing answers in time, or the answer is an HTTP error.
+        OSError: nothing answers in time, or the answer is an HTTP error or breaks off.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=timeout_s) as response:
-        body: bytes = response.read()
-        return body
+    try:
+        with opener.open(request, timeout=timeout_s) as response:
+            body: bytes = response.read()
+            return body
+    except http.client.HTTPException as error:
+        raise OSError(repr(error)) from error
 
 
 def _get(url: str) -> str | None:
