@@ -20,10 +20,12 @@ time.sleep(60)
 """
 ORPHANING = """
 import os, subprocess, sys, time
-if os.fork() == 0:
+between = os.fork()
+if between == 0:
     if os.fork() == 0:
         time.sleep(60)
     os._exit(0)
+os.waitpid(between, 0)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
 print("up", flush=True)
 time.sleep(60)
