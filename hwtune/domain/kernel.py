@@ -37,7 +37,8 @@ class KernelSpec:
     name: str
     """What markers and counters call it, e.g. ``vendor_prefill``."""
     implementation: str
-    """Name in ``hwtune_kernels``' registry of implementations, e.g. ``prefill.cpu``."""
+    """Name in ``hwtune_kernels``' registry of implementations, e.g. ``prefill.cpu``, or the user's
+    own ``package.module:name``."""
     when: KernelConditions
     source: str
     """Where the conditions come from."""

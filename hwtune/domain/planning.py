@@ -239,6 +239,8 @@ def _usable_kernels(
 
 def _never(spec: KernelSpec, layer: LayerTraits, available: Callable[[str], bool]) -> str | None:
     if not available(spec.implementation):
+        if ":" in spec.implementation:
+            return f"{spec.implementation} cannot be imported (install it, or set PYTHONPATH)"
         return f"implementation {spec.implementation} is not part of this hwtune"
     return static_refusal(spec.when, layer)
 

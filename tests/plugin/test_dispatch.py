@@ -170,3 +170,21 @@ def test_an_implementation_that_is_missing_is_a_counted_reason() -> None:
     dispatcher, counters = bound(layer(), load=missing)
     assert selected(dispatcher, call(4096)) is None
     assert any("no flash_attn" in reason for _, _, reason in counters.counts())
+
+
+def test_a_module_that_raises_while_it_is_loaded_is_a_fault_of_that_kernel_alone() -> None:
+    def load(spec: KernelSpec) -> Any:
+        if spec is PREFILL:
+            message = "driver\ntoo old"
+            raise RuntimeError(message)
+        return "decode"
+
+    counters, faults = CountedInMemory(), []
+    dispatcher = bind_layer(
+        (PREFILL, DECODE), layer(), load, counters, lambda error, kernel: faults.append(kernel)
+    )
+    assert selected(dispatcher, call(4096)) is None
+    assert selected(dispatcher, call(1)) == "page_decode"
+    assert faults == ["vendor_prefill"]
+    reason = "implementation prefill.test unavailable: driver too old"
+    assert counters.counts()["vendor_prefill", "fallback", reason] == 2

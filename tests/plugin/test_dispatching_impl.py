@@ -31,8 +31,8 @@ def impl(dispatcher: LayerDispatcher) -> Any:
         def page_tokens(self, kv_cache: torch.Tensor) -> int:
             return 832
 
-        def call_kernel(self, run: Any, *args: Any) -> None:
-            run(args[-1])
+        def call_kernel(self, run: Any, *args: Any) -> Any:
+            return run(args[-1])
 
     built = Impl()
     built._hwtune = dispatcher
@@ -105,6 +105,24 @@ def test_a_kernel_that_raises_is_served_by_vllm_counted_and_said_once(
     assert faults.counts() == {("page_decode", "fault", "RuntimeError"): 1}
     assert counters.counts()["page_decode", "hit", ""] == 0
     assert marks == ["fault kernel=page_decode error=RuntimeError: no such vendor symbol"]
+
+
+def test_a_kernel_that_returns_its_result_instead_of_writing_it_is_a_fault(
+    marks: list[str], faults: CountedInMemory
+) -> None:
+    import torch
+
+    dispatcher, counters = bound(lambda output: torch.full((3, 1), KERNEL))
+    assert forward(impl(dispatcher)) == GENERIC
+    assert faults.counts() == {("page_decode", "fault", "TypeError"): 1}
+    assert counters.counts()["page_decode", "hit", ""] == 0
+    assert "returned a Tensor (3, 1) of its own; a kernel writes into output (1, 1)" in marks[0]
+
+
+def test_a_kernel_may_return_the_output_it_was_given() -> None:
+    dispatcher, counters = bound(lambda output: output.fill_(KERNEL))
+    assert forward(impl(dispatcher)) == KERNEL
+    assert counters.counts()["page_decode", "hit", ""] == 1
 
 
 def test_fused_output_quantisation_is_left_to_vllm() -> None:

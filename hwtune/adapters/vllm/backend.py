@@ -87,7 +87,9 @@ class DispatchingImpl:
     ) -> bool:
         """Whether the kernel served the call; False leaves it to vLLM's own path."""
         try:
-            self.call_kernel(kernel.run, query, kv_cache, metadata, output)
+            returned = self.call_kernel(kernel.run, query, kv_cache, metadata, output)
+            if returned is not None:
+                _require_own_output(returned, output)
             kernel.count_hit(_is_capturing(query))
             if not kernel.announced:
                 kernel.announced = True
@@ -144,8 +146,11 @@ class DispatchingImpl:
 
     def call_kernel(
         self, run: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any, output: Any
-    ) -> None:
-        """Calls a kernel with the cache in the layout that the kernels expect."""
+    ) -> Any:
+        """Calls a kernel with the cache in the layout that the kernels expect.
+
+        Returns what the kernel returned: None, or the output it was given to write into.
+        """
         raise NotImplementedError
 
 
@@ -171,14 +176,14 @@ class CPUDispatch(DispatchingImpl):
 
     def call_kernel(
         self, run: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any, output: Any
-    ) -> None:
+    ) -> Any:
         """Splits each page into K ``[head, block]`` and V ``[block, head]`` without a copy."""
         me: Any = self
         num_blocks, num_kv_heads, block_size, _ = kv_cache.shape
         head_size: int = me.head_size
         halves = kv_cache.view(num_blocks, num_kv_heads, 2, block_size * head_size)
         tokens = metadata.num_actual_tokens
-        run(
+        return run(
             query=query[:tokens].view(tokens, me.num_heads, head_size),
             key_pages=halves[:, :, 0].unflatten(-1, (head_size, block_size)),
             value_pages=halves[:, :, 1].unflatten(-1, (block_size, head_size)),
@@ -199,6 +204,18 @@ class TritonDispatch(DispatchingImpl):
     def page_tokens(self, kv_cache: torch.Tensor) -> int:
         """Third dimension from the right of the cache."""
         return int(kv_cache.shape[-3])
+
+
+def _require_own_output(returned: Any, output: torch.Tensor) -> None:
+    """Raises TypeError for a result that is not the output the kernel had to write into."""
+    start = getattr(returned, "data_ptr", lambda: None)()
+    if start != output.data_ptr() or returned.numel() > output.numel():
+        shape = tuple(getattr(returned, "shape", ()))
+        message = (
+            f"returned a {type(returned).__name__} {shape} of its own; a kernel writes into "
+            f"output {tuple(output.shape)}"
+        )
+        raise TypeError(message)
 
 
 def _has_window(window: Any) -> bool:

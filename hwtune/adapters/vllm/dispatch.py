@@ -19,6 +19,8 @@ from hwtune.domain.kernel import (
 )
 
 OBSERVED_ONLY = "observed only"
+_NOT_INSTALLED = (ImportError, KeyError, AttributeError)
+"""What says that an implementation is not here; anything else is a fault of it."""
 
 
 class Counters(Protocol):
@@ -96,15 +98,17 @@ def bind_layer(
     layer: LayerTraits,
     load: Callable[[KernelSpec], Callable[..., Any] | None],
     counters: Counters,
+    on_fault: Callable[[Exception, str], None] = lambda error, kernel: None,
 ) -> LayerDispatcher:
     """Decides once what never changes for a layer.
 
     Args:
         kernels: the plan's kernels.
         layer: traits of the layer, its real page included.
-        load: gives a kernel's function, None to only observe it; raises ImportError or KeyError
-            when the implementation is not to be had here.
+        load: gives a kernel's function, None to only observe it; raises ImportError, KeyError or
+            AttributeError when the implementation is not to be had here.
         counters: where calls are counted.
+        on_fault: told what else a kernel's module or class raised, and the kernel's name.
     """
     bound = []
     for spec in kernels:
@@ -113,7 +117,14 @@ def bind_layer(
         if refusal is None:
             try:
                 run = load(spec)
-            except (ImportError, KeyError, AttributeError) as error:
-                refusal = f"implementation {spec.implementation} unavailable: {error}"
+            except Exception as error:
+                refusal = f"implementation {spec.implementation} unavailable: {_text(error)}"
+                if not isinstance(error, _NOT_INSTALLED):
+                    on_fault(error, spec.name)
         bound.append(BoundKernel(spec, run, refusal, counters))
     return LayerDispatcher(tuple(bound))
+
+
+def _text(error: Exception) -> str:
+    """One line, short enough to be the key of a counter."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -25,6 +25,7 @@ def install() -> None:
     entry = _registry_entry(plan.backend_to_extend)
     if plan.arm == "candidate":
         _probe_alignment(plan, entry)
+    getattr(backends, own_class)  # built now: what does not fit is refused here, not in vLLM
     _register(plan, entry, own_class)
     if plan.arm == "baseline":
         mark(f"observing backend={plan.backend_to_extend}")

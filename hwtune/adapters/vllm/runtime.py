@@ -51,7 +51,7 @@ def mark(text: str) -> None:
 def bind(name: str, layer: LayerTraits) -> LayerDispatcher:
     """The dispatcher of an attention layer, announced with one marker line."""
     plan = current_plan()
-    dispatcher = bind_layer(plan.kernels, layer, _loader(plan), counters())
+    dispatcher = bind_layer(plan.kernels, layer, _loader(plan), counters(), count_fault)
     takes = ",".join(k.name for k in dispatcher.kernels if not k.refusal) or "-"
     refuses = ";".join(f"{k.name}:{k.refusal}" for k in dispatcher.kernels if k.refusal) or "-"
     mark(
