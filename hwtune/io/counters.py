@@ -1,66 +1,42 @@
-"""Kernel counters that outlive the process that counts.
+"""Kernel counters that outlive the process that counts: ``counters/<pid>.bin`` and ``.jsonl``.
 
-Each vLLM process maps ``counters/<pid>.bin``, an array of unsigned 64-bit slots, and adds to a
-slot with one memory write: no system call, no lock. The pages belong to the file, so a process
-killed with SIGKILL loses nothing. ``counters/<pid>.jsonl`` says what each slot counts; a line is
-appended when a new key is first seen, before its slot is used.
+Each is a :class:`~hwtune.io.shared_table.SharedTable` of one word per kernel, outcome and reason.
 """
 
 from __future__ import annotations
 
-import json
-import mmap
-import os
 from pathlib import Path
+from typing import Any
 
-from hwtune.domain.errors import InputError
 from hwtune.domain.evidence import KernelCount
+from hwtune.io.shared_table import SharedTable, damaged, read_tables
 
 COUNTERS_DIRECTORY = "counters"
 _SLOTS = 4096
-_SLOT_BYTES = 8
+_OVERFLOW = ("-", "fallback", "too many reasons to count apart")
 
 
-class CounterFile:
-    """The writing side, one per vLLM process.
-
-    When the directory cannot be written the counts are kept in memory only, and ``lost`` says
-    why: serving goes on, the evidence does not.
-    """
+class CounterFile(SharedTable):
+    """The writing side, one per vLLM process."""
 
     def __init__(self, run_dir: Path, nonce: str) -> None:
-        self.lost: str | None = None
+        super().__init__(run_dir / COUNTERS_DIRECTORY, _SLOTS)
         self._nonce = nonce
         self._slots: dict[tuple[str, str, str], int] = {}
-        self._keys = run_dir / COUNTERS_DIRECTORY / f"{os.getpid()}.jsonl"
-        self.view = self._map(run_dir)
-
-    def _map(self, run_dir: Path) -> memoryview:
-        size = _SLOTS * _SLOT_BYTES
-        try:
-            directory = run_dir / COUNTERS_DIRECTORY
-            directory.mkdir(parents=True, exist_ok=True)
-            self._keys.unlink(missing_ok=True)  # a process id may come round again
-            with (directory / f"{os.getpid()}.bin").open("w+b") as file:
-                # Written, not truncated to size: a full disk must show here, not as SIGBUS later.
-                file.write(bytes(size))
-                file.flush()
-                return memoryview(mmap.mmap(file.fileno(), size)).cast("Q")
-        except OSError as error:
-            self.lost = f"cannot write {run_dir}: {error.strerror}"
-            return memoryview(bytearray(size)).cast("Q")
+        self.slot(*_OVERFLOW)
 
     def slot(self, kernel: str, outcome: str, reason: str = "") -> int:
-        """Index into ``view`` for a key; the last slot collects what no longer fits."""
+        """Index into ``view`` for a key; keys beyond what fits share one."""
         key = (kernel, outcome, reason)
         index = self._slots.get(key)
         if index is None:
-            index = min(len(self._slots), _SLOTS - 1)
-            self._slots[key] = index
-            self._append_key(index, key)
+            index = self._slots[key] = self._new_slot(key)
         return index
 
-    def _append_key(self, index: int, key: tuple[str, str, str]) -> None:
+    def _new_slot(self, key: tuple[str, str, str]) -> int:
+        index = len(self._slots)
+        if index >= _SLOTS:
+            return 0
         kernel, outcome, reason = key
         line = {
             "slot": index,
@@ -69,11 +45,7 @@ class CounterFile:
             "outcome": outcome,
             "reason": reason,
         }
-        try:
-            with self._keys.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            self.lost = f"cannot write {self._keys}: {error.strerror}"
+        return index if self.append_key(line) else 0
 
 
 def read_counters(run_dir: Path) -> tuple[KernelCount, ...]:
@@ -82,30 +54,20 @@ def read_counters(run_dir: Path) -> tuple[KernelCount, ...]:
     Raises:
         InputError: a counter file is damaged.
     """
-    counts: list[KernelCount] = []
-    for keys in sorted((run_dir / COUNTERS_DIRECTORY).glob("*.jsonl")):
-        counts.extend(_read_process(keys))
-    return tuple(counts)
+    directory = run_dir / COUNTERS_DIRECTORY
+    counts = [_count(directory, *row) for row in read_tables(directory)]
+    return tuple(c for c in counts if c.calls or (c.kernel, c.outcome, c.reason) != _OVERFLOW)
 
 
-def _read_process(keys: Path) -> list[KernelCount]:
+def _count(directory: Path, process: int, key: dict[str, Any], words: memoryview) -> KernelCount:
     try:
-        process = int(keys.stem)
-        slots = memoryview(keys.with_suffix(".bin").read_bytes()).cast("Q")
-        lines = keys.read_text(encoding="utf-8").splitlines(keepends=True)
-        # A line without its newline was cut by a crash; its slot was never used.
-        records = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [
-            KernelCount(
-                process=process,
-                nonce=record["nonce"],
-                kernel=record["kernel"],
-                outcome=record["outcome"],
-                reason=record["reason"],
-                calls=slots[record["slot"]],
-            )
-            for record in records
-        ]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        message = f"{keys}: damaged kernel counters ({error}); delete the pair of files to go on"
-        raise InputError(message) from None
+        return KernelCount(
+            process=process,
+            nonce=key["nonce"],
+            kernel=key["kernel"],
+            outcome=key["outcome"],
+            reason=key["reason"],
+            calls=words[key["slot"]],
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise damaged(directory / f"{process}.jsonl", error) from None

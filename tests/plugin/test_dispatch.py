@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwtune.adapters.vllm.dispatch import OBSERVED_ONLY, LayerDispatcher, bind_layer
 from hwtune.domain.kernel import CallShape, KernelConditions, KernelSpec, LayerTraits
+from hwtune.io.counters import CounterFile, read_counters
+from tests.support import calls_of
 
 PREFILL = KernelSpec(
     name="vendor_prefill",
@@ -170,6 +174,34 @@ def test_an_implementation_that_is_missing_is_a_counted_reason() -> None:
     dispatcher, counters = bound(layer(), load=missing)
     assert selected(dispatcher, call(4096)) is None
     assert any("no flash_attn" in reason for _, _, reason in counters.counts())
+
+
+def test_refusing_takes_no_lock_does_no_io_and_keeps_no_memory(tmp_path: Path) -> None:
+    dispatcher = bind_layer(
+        (PREFILL, DECODE), layer(), lambda spec: None, CounterFile(tmp_path, "n")
+    )
+
+    def refuse() -> None:
+        for _ in range(1000):
+            dispatcher.select(call(8, sequences=8))
+
+    refuse()  # the first call of a reason makes its key
+    assert calls_of(refuse) == {
+        "select",
+        "call_refusal",
+        "count_refusal",
+        "call",
+        "__init__",
+        "get",
+    }
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    refuse()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 200
+    counted = {c.kernel: c.calls for c in read_counters(tmp_path) if c.calls}
+    assert counted == {"vendor_prefill": 3000, "page_decode": 3000}
 
 
 def test_a_module_that_raises_while_it_is_loaded_is_a_fault_of_that_kernel_alone() -> None:

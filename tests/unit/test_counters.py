@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
+import warnings
 from pathlib import Path
 
 import pytest
 
 from hwtune.domain.errors import InputError
 from hwtune.io.counters import COUNTERS_DIRECTORY, CounterFile, read_counters
+from tests.support import calls_of
 
 COUNT_THEN_HANG = """
 import pathlib, sys, time
@@ -41,6 +46,99 @@ def test_counts_survive_sigkill(tmp_path: Path) -> None:
         "hit",
         1000,
     )
+
+
+def test_counts_survive_the_loss_of_their_directory_while_they_are_written(tmp_path: Path) -> None:
+    counters = CounterFile(tmp_path, "n")
+    shutil.rmtree(tmp_path / COUNTERS_DIRECTORY)
+    counters.view[counters.slot("k", "hit")] += 1
+    assert counters.view[counters.slot("k", "hit")] == 1
+
+
+def test_a_new_key_needs_no_room_on_the_disk(tmp_path: Path) -> None:
+    counters = CounterFile(tmp_path, "n")
+    before = _soft_limit(resource.RLIMIT_FSIZE, 0)  # from here on no file may grow
+    try:
+        counters.view[counters.slot("k", "fallback", "new")] += 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert counters.lost is None
+    assert [(count.reason, count.calls) for count in read_counters(tmp_path)] == [("new", 2)]
+
+
+def test_a_disk_without_room_is_seen_when_the_files_are_made(tmp_path: Path) -> None:
+    before = _soft_limit(resource.RLIMIT_FSIZE, 1000)
+    try:
+        counters = CounterFile(tmp_path, "n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert counters.lost is not None
+    counters.view[counters.slot("k", "hit")] += 1
+    assert list((tmp_path / COUNTERS_DIRECTORY).iterdir()) == []
+
+
+def _soft_limit(which: int, value: int) -> tuple[int, int]:
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (value, before[1]))
+    return before
+
+
+def test_keys_beyond_what_fits_share_one_count_that_says_so(tmp_path: Path) -> None:
+    counters = CounterFile(tmp_path, "n")
+    for number in range(5000):
+        counters.view[counters.slot("k", "fallback", f"reason {number:0200}")] += 1
+    counts = read_counters(tmp_path)
+    assert sum(count.calls for count in counts) == 5000
+    (rest,) = [count for count in counts if count.kernel == "-"]
+    assert rest.reason == "too many reasons to count apart"
+    assert rest.calls > 1000
+    assert counters.lost is not None
+
+
+def test_a_forked_child_counts_in_files_of_its_own(tmp_path: Path) -> None:
+    counters = CounterFile(tmp_path, "n")
+    slot = counters.slot("k", "hit")
+    counters.view[slot] += 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads of this process
+        child = os.fork()
+    if not child:
+        counters.view[slot] += 2
+        counters.view[counters.slot("k", "fallback", "only the child")] += 1
+        os._exit(0)
+    os.waitpid(child, 0)
+    counters.view[slot] += 1
+    counted = {(c.process, c.outcome, c.reason): c.calls for c in read_counters(tmp_path)}
+    assert counted == {
+        (os.getpid(), "hit", ""): 6,
+        (child, "hit", ""): 2,
+        (child, "fallback", "only the child"): 1,
+    }
+
+
+def test_what_a_process_left_is_not_touched_by_the_next_of_its_number(tmp_path: Path) -> None:
+    first = CounterFile(tmp_path, "n")
+    second = CounterFile(tmp_path, "n")
+    first.view[first.slot("k", "hit")] += 7
+    second.view[second.slot("k", "hit")] += 1
+    assert [count.calls for count in read_counters(tmp_path)] == [1]
+
+
+def test_counting_makes_no_system_call_takes_no_lock_and_keeps_no_memory(tmp_path: Path) -> None:
+    counters = CounterFile(tmp_path, "n")
+    known = counters.slot("k", "hit")
+
+    def count() -> None:
+        for _ in range(1000):
+            counters.view[known] += 1
+
+    assert calls_of(count) == set()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    count()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 200
 
 
 def test_a_key_keeps_its_slot(tmp_path: Path) -> None:
