@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hwtune.cli import ab_bench_options as options
+from hwtune.cli.ab_bench_buckets import buckets
 from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, InputError, UsageError
 from hwtune.domain.workload import DEFAULT_TIERS, Design, check_design
 
@@ -21,6 +22,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure baseline against candidate: interleaved, paired, gated.",
 )
+
+app.command("buckets")(buckets)
 
 Format = Literal["table", "json", "markdown", "csv"]
 

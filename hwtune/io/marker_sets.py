@@ -27,6 +27,8 @@ _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "t
 
 _FACTS = "facts.toml"
 _DIAGNOSES = "diagnoses.toml"
+TRACE_BUCKETS = "trace_buckets.toml"
+"""Names in profiler traces; not of log lines."""
 
 
 @functools.cache
@@ -53,7 +55,7 @@ def read_table(name: str) -> dict[str, Any]:
 def _table_names() -> list[str]:
     entries = resources.files("hwtune").joinpath("markers").iterdir()
     names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
-    return [name for name in names if name not in (_FACTS, _DIAGNOSES)]
+    return [name for name in names if name not in (_FACTS, _DIAGNOSES, TRACE_BUCKETS)]
 
 
 def _marker(file: str, entry: dict[str, Any]) -> Marker:

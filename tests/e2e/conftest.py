@@ -54,7 +54,9 @@ def candidate(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def running(run_dir: Path, *arguments: str) -> Iterator[Served]:
-    served = start(run_dir, *arguments)
+    """A server that records a profile between /start_profile and /stop_profile."""
+    profiler = ("--profiler-config.profiler", "torch", "--profiler-config.torch_profiler_dir")
+    served = start(run_dir, *arguments, *profiler, str(run_dir / "profile"))
     try:
         wait_until_serving(served)
         yield served
