@@ -227,7 +227,7 @@ def _usable_kernels(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the kernels that must be hit, and a note for each that cannot be."""
     usable, notes = [], []
-    layer = _layer_traits(request.shape, deployment, page)
+    layer = layer_traits(request.shape, deployment, page)
     for spec in request.profile.kernels:
         reason = _never(spec, layer, available) or _never_called(spec, request, deployment)
         if reason is None:
@@ -260,7 +260,8 @@ def _never_called(spec: KernelSpec, request: ServerRequest, deployment: Deployme
     return None
 
 
-def _layer_traits(shape: ModelShape, deployment: Deployment, page: PageDerivation) -> LayerTraits:
+def layer_traits(shape: ModelShape, deployment: Deployment, page: PageDerivation) -> LayerTraits:
+    """The full-attention layers as one rank will build them."""
     ranks = deployment.tensor_parallel_size
     attention = shape.attention
     dtype = shape.dtype if deployment.dtype == "auto" else deployment.dtype

@@ -219,9 +219,16 @@ def prompt_lengths(design: Design, tier: Tier, pair: int, key: str = "") -> tupl
     Prompt and output together stay inside the tier's upper bound.
     """
     count = prompts_in_pair(design, pair)
-    least = min(tier.least_tokens, tier.most_tokens - design.output_tokens)
-    width = tier.most_tokens - design.output_tokens - least
     rng = random.Random(f"length/{design.seed}/{tier.name}/{pair}/{key}")
+    return stratified_lengths(tier, design.output_tokens, count, rng)
+
+
+def stratified_lengths(
+    tier: Tier, output_tokens: int, count: int, rng: random.Random
+) -> tuple[int, ...]:
+    """``count`` prompt lengths, one from each of ``count`` equal parts of the tier, shuffled."""
+    least = min(tier.least_tokens, tier.most_tokens - output_tokens)
+    width = tier.most_tokens - output_tokens - least
     lengths = [least + int(width * (index + rng.random()) / count) for index in range(count)]
     rng.shuffle(lengths)
     return tuple(lengths)
