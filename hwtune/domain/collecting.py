@@ -20,12 +20,14 @@ from hwtune.domain.fact_merge import FactCollector
 from hwtune.domain.failures import FailureTracker, first_cause
 from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
-from hwtune.domain.log_lines import LogLine, parse_line, split_progress
+from hwtune.domain.line_prefixes import LearntPrefixes
+from hwtune.domain.log_lines import LogLine, parse_line, parse_lines, split_progress
 from hwtune.domain.marker_set import FactRule, Marker, MarkerMatch, MarkerSet, match_line
 
 _MAX_FALLBACKS = 20
 _MAX_MARKS = 2000
 _MAX_TEXT = 400
+_TEACHING_LINES = 64
 _MAX_LINE_BYTES = 1 << 18
 """vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
 _FIELD = re.compile(r"(?:^| )(?P<key>[a-z_]+)=")
@@ -51,6 +53,7 @@ class EvidenceCollector:
         self._stopping = False
         self._previous: LogLine | None = None
         self._before: bytes | None = None
+        self._prefixes = LearntPrefixes()
         self._last: tuple[int, str] | None = None
         self._filter = LineFilter(markers.markers)
         self._files: list[str] = []
@@ -71,12 +74,19 @@ class EvidenceCollector:
         self._open_file(file)
         for first, block in blocks:
             lines = block.split(b"\n")
+            if first == 1:
+                self._teach(file, lines[:_TEACHING_LINES])
             self._feed_lines(file, first, lines, quotes=b"hwtune[" in block)
             last = len(lines) - 1
             while last >= 0 and not lines[last].strip():
                 last -= 1
             if last >= 0:
                 self._last = (first + last, _text(lines[last]))
+
+    def _teach(self, file: str, lines: list[bytes]) -> None:
+        """Headers show the collector's prefix, also those of lines that state nothing."""
+        for number, raw in enumerate(lines, start=1):
+            parse_line(file, number, _text(raw), prefixes=self._prefixes)
 
     def _feed_lines(self, file: str, first: int, lines: list[bytes], *, quotes: bool) -> None:
         """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
@@ -101,14 +111,17 @@ class EvidenceCollector:
 
     def _read(self, file: str, number: int, text: str) -> None:
         if self._previous is None and self._before is not None:
-            self._previous = parse_line(file, number - 1, _text(self._before))
-        line = parse_line(file, number, text, self._previous)
-        self._previous = line
-        self._take(line)
+            before = _text(self._before)
+            self._previous = parse_line(file, number - 1, before, prefixes=self._prefixes)
+        lines = parse_lines(file, number, text, self._previous, self._prefixes)
+        self._previous = lines[0]
+        for line in lines:
+            self._take(line)
 
     def _open_file(self, file: str) -> None:
         self._files.append(file)
         self._previous, self._before = None, None
+        self._prefixes = LearntPrefixes()
 
     def add(self, sighting: Sighting) -> None:
         """A fact that comes from elsewhere than a log line (metrics, a run directory)."""
@@ -164,7 +177,7 @@ class EvidenceCollector:
             return None
         number, text = self._last
         *_, piece = split_progress(text)
-        return place_of(parse_line(self._files[-1], number, piece))
+        return place_of(parse_line(self._files[-1], number, piece, prefixes=self._prefixes))
 
     def _mark(self, match: MarkerMatch, line: LogLine, place: Place) -> None:
         nonce = match.groups.get("nonce", "")

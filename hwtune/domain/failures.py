@@ -37,8 +37,13 @@ _STOPPED = frozenset(
     {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "asyncio.exceptions.CancelledError"}
 )
 _REQUEST_FILES = re.compile(
-    r"^(?:serving\w*|protocol|logger|preprocessor|exception_handlers|chat_utils)\.py:"
+    r"(?:.*[./])?(?:serving\w*|protocol|logger|preprocessor|exception_handlers|chat_utils)"
+    r"(?:\.py)?(?::\d+)?$"
 )
+"""Code that serves requests, as a file (``serving_chat.py:136``) or a logger's name."""
+_NO_EXCEPTION = frozenset({"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL"})
+"""uvicorn's levels stand where an exception's name would."""
+_LOOKS_LIKE_EXCEPTION = re.compile(r"(?:Error|Exception|Failure|Timeout|Exit|Interrupt|Warning)$")
 _FRAME = re.compile(
     r"""\s{1,20}File "(?:[^"]{0,300}/)?(?P<where>[^"/]{1,100}", line \d+, in \S{1,100})"""
 )
@@ -59,6 +64,8 @@ class _Open:
     """Innermost frame so far, for exceptions without a text."""
     age: int = 0
     """Lines since its last line; a traceback that never ends is given up."""
+    interrupted: bool = False
+    """Lines of another program stood between its own."""
 
 
 @dataclass(slots=True)
@@ -95,13 +102,17 @@ class FailureTracker:
         opened = self._open.get(key)
         if opened is None or (line.is_logger and line.level not in ("ERROR", "CRITICAL")):
             return
-        opened.age = 0
         if line.message[:1] in ("", " ", "\t", "^", "|"):
+            opened.age = 0
             frame = _FRAME.match(line.message)
             opened.frame = frame["where"] if frame else opened.frame
             return
+        match = _EXCEPTION.match(line.message.rstrip())
+        if match is None or not _may_end(match["name"], opened):
+            opened.interrupted = True
+            return
         del self._open[key]
-        self._close(line, place, opened)
+        self._close(line, place, opened, match)
 
     def _forget_old(self) -> None:
         for key, opened in list(self._open.items()):
@@ -113,15 +124,10 @@ class FailureTracker:
         """A message that means the end without any traceback."""
         self._add(text, place, phase=phase, wrapper=text.startswith(_WRAPPERS))
 
-    def _close(self, line: LogLine, place: Place, opened: _Open) -> None:
-        match = _EXCEPTION.match(line.message.rstrip())
-        if (
-            match is None
-            or match["name"].rsplit(".", 1)[-1] in _STOPPED
-            or match["name"] in _STOPPED
-        ):
+    def _close(self, line: LogLine, place: Place, opened: _Open, match: re.Match[str]) -> None:
+        if match["name"].rsplit(".", 1)[-1] in _STOPPED or match["name"] in _STOPPED:
             return
-        if opened.source and _REQUEST_FILES.match(opened.source.rsplit("/", 1)[-1]):
+        if opened.source and _REQUEST_FILES.match(opened.source):
             self.request_errors += 1
             return
         text = match["text"] or ""
@@ -148,6 +154,13 @@ class FailureTracker:
         known = any(old.text == text and old.phase == phase for old in self.failures)
         if len(self.failures) < 100 and not known:
             self.failures.append(failure)
+
+
+def _may_end(name: str, opened: _Open) -> bool:
+    """Whether an unindented ``name: text`` ends the traceback; other programs print such, too."""
+    if name in _NO_EXCEPTION:
+        return False
+    return not opened.interrupted or _LOOKS_LIKE_EXCEPTION.search(name) is not None
 
 
 def _without_text(name: str, frame: str) -> str:

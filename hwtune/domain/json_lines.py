@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-_MESSAGE = ("message", "msg", "log", "event", "text", "MESSAGE")
+_MESSAGE = (
+    "message",
+    "msg",
+    "log",
+    "event",
+    "text",
+    "MESSAGE",
+    "textPayload",
+    "@message",
+    "body",
+    "line",
+)
 _LEVEL = ("level", "levelname", "severity", "log.level")
+_TRACE = ("exc_info", "exception", "exc_text", "stack_trace", "traceback", "error.stack_trace")
 _TIME = ("asctime", "timestamp", "time", "ts", "@timestamp")
 _MAX_CHARS = 262_144
 """Longer objects are dumps, not log lines."""
@@ -24,18 +36,44 @@ def unwrap_json(text: str) -> dict[str, str] | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or not isinstance(_first(data, _MESSAGE), str):
+    if isinstance(data, dict) and isinstance(data.get("jsonPayload"), dict):
+        data = {**data, **data["jsonPayload"]}
+    if not isinstance(data, dict) or _message_key(data) is None:
         return None
     record = _record(data)
     inner = unwrap_json(record["message"]) if record["message"].startswith("{") else None
     return record if inner is None else {**record, **{k: v for k, v in inner.items() if v}}
 
 
+def split_json(text: str) -> Iterator[str]:
+    """A JSON line whose message holds a progress bar's bare CRs -> one such line per piece."""
+    if "\\r" not in text or not text.rstrip().endswith("}"):
+        yield text
+        return
+    start = text.find("{")
+    try:
+        data = json.loads(text[start:]) if start >= 0 and len(text) <= _MAX_CHARS else None
+    except (ValueError, RecursionError):
+        data = None
+    key = _message_key(data) if isinstance(data, dict) else None
+    if key is None or not isinstance(data, dict):
+        yield text
+        return
+    pieces = [piece for piece in str(data[key]).rstrip("\r\n").split("\r") if piece]
+    for piece in pieces or [""]:
+        yield text[:start] + json.dumps({**data, key: piece})
+
+
+def _message_key(data: Mapping[str, object]) -> str | None:
+    return next((key for key in _MESSAGE if isinstance(data.get(key), str)), None)
+
+
 def _record(data: Mapping[str, object]) -> dict[str, str]:
     file = data.get("filename") or data.get("pathname") or data.get("name") or data.get("logger")
     line = data.get("lineno")
     return {
-        "message": str(_first(data, _MESSAGE)),
+        "message": str(data[_message_key(data) or ""]),
+        "trace": _text(_first(data, _TRACE)),
         "level": _text(_first(data, _LEVEL)),
         "time": _text(_first(data, _TIME)),
         "process": _process(data),

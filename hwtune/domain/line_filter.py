@@ -9,6 +9,7 @@ follows. All other lines are searched for the markers' literal texts.
 
 from __future__ import annotations
 
+import json
 import re
 
 from hwtune.domain.marker_set import Marker
@@ -28,7 +29,8 @@ class LineFilter:
         starts = {start for marker in markers for start in marker.starts} | {_TRACEBACK}
         texts = {text for marker in markers for text in marker.contains} | {_TRACEBACK, "hwtune["}
         self._starts = tuple({start.encode()[:_START_BYTES] for start in starts})
-        self._texts = re.compile(b"|".join(re.escape(text.encode()) for text in sorted(texts)))
+        forms = {form for text in texts for form in _forms(text)}
+        self._texts = re.compile(b"|".join(re.escape(form) for form in sorted(forms)))
         self.dull: set[bytes] = set()
 
     def matters(self, raw: bytes, key: bytes) -> bool:
@@ -53,3 +55,9 @@ class LineFilter:
             or any(known.startswith(start) for known in self._starts)
             or start[:1] in (b" ", b"\t", b"")
         )
+
+
+def _forms(text: str) -> set[bytes]:
+    """The text as it stands in a file: plain, and inside a JSON string of either make."""
+    plain = json.dumps(text, ensure_ascii=False)[1:-1]
+    return {text.encode(), plain.encode(), json.dumps(text)[1:-1].encode()}

@@ -106,7 +106,9 @@ def _match(line: LogLine, marker: Marker) -> re.Match[str] | None:
 
 
 def _file_of(line: LogLine) -> str:
-    return (line.source or "").rsplit("/", 1)[-1].split(":", 1)[0]
+    """``logger.py`` of ``vllm/entrypoints/logger.py:40`` and of the logger's name in a JSON line."""
+    name = (line.source or "").rsplit("/", 1)[-1].split(":", 1)[0]
+    return name if name.endswith(".py") or not name else f"{name.rsplit('.', 1)[-1]}.py"
 
 
 def _value(marker: Marker, groups: Mapping[str, str]) -> Value | None:

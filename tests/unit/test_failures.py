@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hwtune.domain.check_health import health_checks
@@ -58,6 +60,30 @@ def test_tracebacks_of_two_processes_may_interleave() -> None:
         "ValueError: one",
         "KeyError: 'two'",
     ]
+
+
+def test_lines_of_other_programs_may_stand_inside_a_traceback() -> None:
+    first, *rest = _traceback("", "ValueError: one")
+    others = [
+        "[entrypoint] waiting for the server",
+        "INFO:     127.0.0.1:5 - health",
+        "step: 4 of 9",
+    ]
+    mixed = [first, *(line for pair in zip(others, rest, strict=False) for line in pair), rest[-1]]
+    assert [failure.text for failure in _evidence(*mixed).failures] == ["ValueError: one"]
+
+
+def test_a_request_error_is_known_by_the_loggers_name_too() -> None:
+    line = json.dumps({"level": "error", "logger": "vllm.entrypoints.openai.serving_chat",
+                       "event": "Error", "exception": "\n".join(_traceback("", "ValueError: long"))})  # fmt: skip
+    evidence = _evidence(line)
+    assert (evidence.failures, evidence.request_errors) == ((), 1)
+
+
+def test_a_traceback_inside_a_json_line_is_read() -> None:
+    line = json.dumps({"level": "ERROR", "name": "vllm.v1.engine.core", "message": "failed",
+                       "exc_info": "\n".join(_traceback("", "ValueError: page"))})  # fmt: skip
+    assert [failure.text for failure in _evidence(line).failures] == ["ValueError: page"]
 
 
 def test_an_echo_is_reported_when_nothing_better_was_logged() -> None:

@@ -54,9 +54,13 @@ def _filtered(text: str) -> Evidence:
     return collector.evidence()
 
 
-@given(st.lists(LINES, max_size=30), st.sampled_from(["\n", "\r\n"]))
-def test_nothing_is_lost(lines: list[str], end: str) -> None:
-    text = end.join(lines)
+@given(
+    st.lists(LINES, max_size=30),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["", "pod-a | x "]),
+)
+def test_nothing_is_lost(lines: list[str], end: str, prefix: str) -> None:
+    text = end.join(prefix + line for line in [DULL[0], *lines])
     assert _filtered(text) == _all_lines(text)
 
 

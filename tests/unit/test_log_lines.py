@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from hwtune.domain.log_lines import parse_line, split_progress
+from hwtune.domain.line_prefixes import LearntPrefixes
+from hwtune.domain.log_lines import parse_line, parse_lines, split_progress
 
 MESSAGE = "Setting attention block size to 832 tokens"
 HEADER = "INFO 11-30 06:51:47 [interface.py:1096] "
@@ -24,12 +25,30 @@ SHAPES = {
     "buildkite": f"[2026-05-01T21:11:43Z] {PLAIN}",
     "ray outside": f"(vLLMHttpServer pid=542833) {PLAIN}",
     "ray repeated": f"{PLAIN} [repeated 15x across cluster]",
+    "journald short-iso": f"2026-01-12T03:04:05+0200 host vllm[42]: {PLAIN}",
+    "journald short-full": f"Mon 2026-01-12 03:04:05 UTC host vllm[42]: {PLAIN}",
+    "gitlab": f"2026-01-02T03:04:05.123456Z 01O {PLAIN}",
+    "github actions": f"2026-01-02T03:04:05.1234567Z {PLAIN}",
+    "buildkite timestamps": f"\x1b_bk;t=1700000000000\x07{PLAIN}",
+    "srun": f" 3: {PLAIN}",
+    "torchrun": f"[default0]:{PLAIN}",
+    "ray and kubernetes": f"2026-01-02T03:04:05Z stderr F (Actor pid=3) [rank0]: {PLAIN}",
+    "clock": f"2026-01-02 03:04:05,123 {PLAIN}",
+    "mail": f"> {PLAIN}",
+    "byte order mark": f"\ufeff{PLAIN}",
+    "blanks at the end": f"{PLAIN}  ",
     "logging prefix": f"[rank0] prod {PLAIN}",
     "crlf": PLAIN + "\r",
     "json": json.dumps(
         {"levelname": "INFO", "message": MESSAGE, "processName": "Worker", "process": 9}
     ),
     "docker json-file": json.dumps({"log": PLAIN + "\n", "stream": "stderr"}),
+    "google cloud": json.dumps({"severity": "ERROR", "textPayload": PLAIN}),
+    "google cloud, structured": json.dumps({"jsonPayload": {"message": PLAIN}, "insertId": "x"}),
+    "loki": json.dumps({"labels": {"pod": "x"}, "line": PLAIN}),
+    "colours in docker's json": json.dumps(
+        {"log": f"\x1b[1;36m(Worker pid=9)\x1b[0;0m {HEADER}{MESSAGE}\n"}
+    ),
     "prefix before json": "(Worker pid=9) " + json.dumps({"level": "INFO", "message": MESSAGE}),
 }
 
@@ -48,9 +67,16 @@ def test_every_shape_gives_the_same_message(raw: str) -> None:
         ("[2026-03-03 12:20:54] INFO p.py:69: hello", "2026-03-03 12:20:54", "p.py:69"),
         ("[2026-04-20 10:56:24.647][UC][I] hello", "2026-04-20 10:56:24", None),
         ("2026-01-01 10:00:00,123 - vllm.core - INFO - hello", "2026-01-01 10:00:00", "vllm.core"),
+        ("2026-01-01 10:00:00,1 vllm.core INFO hello", "2026-01-01 10:00:00", "vllm.core"),
+        ("2026-01-01 10:00:00.1 | INFO     | a.b:f:9 - hello", "2026-01-01 10:00:00", "a.b:f:9"),
+        ("2026-01-01 10:00:00 INFO p.py:9 hello", "2026-01-01 10:00:00", "p.py:9"),
+        ("[2026-01-01 10:00:00,1] [INFO] [p.py:9] hello", "2026-01-01 10:00:00", "p.py:9"),
+        ("INFO 2026-01-01 10:00:00 [p.py:9] hello", "2026-01-01 10:00:00", "p.py:9"),
+        ("2026-01-02 03:04:05 INFO 01-01 10:00:00 [p.py:9] hello", "01-01 10:00:00", "p.py:9"),
+        ("INFO:vllm.core:hello", None, "vllm.core"),
     ],
 )
-def test_headers_of_all_versions(raw: str, time: str, source: str | None) -> None:
+def test_headers_of_all_versions(raw: str, time: str | None, source: str | None) -> None:
     line = parse_line("x.log", 1, raw)
     assert (line.message, line.level, line.time, line.source) == ("hello", "INFO", time, source)
 
@@ -60,6 +86,8 @@ def test_headers_of_all_versions(raw: str, time: str, source: str | None) -> Non
     [
         "just a print",
         "INFO:     Application startup complete.",
+        "2026-01-02T03:04:05Z INFO:     Application startup complete.",
+        "Jan 02 03:04:05 LLVM ERROR: Unsupported rounding mode",
         f'prompt: "{HEADER}{MESSAGE}"',
         f"{{'prompt': '{HEADER}{MESSAGE}'}}",
         "x " * 300 + HEADER + MESSAGE,
@@ -96,7 +124,69 @@ def test_progress_bars_are_split_at_bare_carriage_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["(a pid=1) ", "(", "[2026-01-01 10:00:00] ", "a | ", "\x1b[1m", "{"]
+    "prefix",
+    [
+        "{:3}|vllm     | ",
+        "03:04:{:02} DBG stderr ",
+        "> ",
+        "{}\t",
+        "  ",
+        "pod-a server ",
+        "Jan 2 03:{:02}:05 ",
+    ],
+)
+def test_a_headers_prefix_is_taken_off_lines_without_a_header(prefix: str) -> None:
+    learnt = LearntPrefixes()
+    bare = ["INFO:     Application startup complete.", '  File "a.py", line 3, in f']
+    parse_line("x.log", 1, prefix.format(1) + PLAIN, prefixes=learnt)
+    seen = [parse_line("x.log", 2, prefix.format(12) + t, prefixes=learnt).message for t in bare]
+    assert seen == bare
+
+
+def test_a_prefix_is_learnt_without_the_process_names_in_it() -> None:
+    learnt = LearntPrefixes()
+    parse_line("x.log", 1, f"pod-a (Actor pid=3) {HEADER}hello", prefixes=learnt)
+    line = parse_line(
+        "x.log", 2, "pod-a (APIServer pid=4) INFO:     Shutting down", prefixes=learnt
+    )
+    assert (line.process, line.message) == ("APIServer pid=4", "INFO:     Shutting down")
+
+
+def test_what_no_header_taught_is_no_prefix() -> None:
+    learnt = LearntPrefixes()
+    parse_line("x.log", 1, PLAIN, prefixes=learnt)
+    text = "pod-a INFO:     Application startup complete."
+    assert parse_line("x.log", 2, text, prefixes=learnt).message == text
+
+
+def test_a_json_message_of_several_lines_states_only_its_first() -> None:
+    raw = json.dumps({"level": "ERROR", "message": f"failed\n{HEADER}{MESSAGE}",
+                      "exc_info": "Traceback (most recent call last):\nValueError: x"})  # fmt: skip
+    first, *later = parse_lines("x.log", 1, raw)
+    assert (first.level, first.message) == ("ERROR", "failed")
+    assert [line.message for line in later][-1] == "ValueError: x"
+    assert all(line.continued and not line.is_logger for line in later)
+
+
+def test_progress_bars_inside_json_are_split() -> None:
+    pieces = list(split_progress(json.dumps({"log": f"Loading: 10%\r{PLAIN}\n"})))
+    assert [parse_line("x.log", 1, piece).message for piece in pieces] == ["Loading: 10%", MESSAGE]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(a pid=1) ",
+        "(",
+        "[2026-01-01 10:00:00] ",
+        "a | ",
+        "\x1b[1m",
+        "{",
+        "2026-01-01 10:00:00 a",
+        "[2026-01-01 10:00:00,1] [",
+        "1: ",
+        "\x1b_",
+    ],
 )
 def test_no_line_takes_more_than_linear_time(text: str) -> None:
     """Would not end within a test run if it did."""
