@@ -10,12 +10,12 @@ import typer
 
 from hwtune.cli import ab_bench_options as options
 from hwtune.cli.ab_bench_buckets import buckets
-from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, InputError, UsageError
-from hwtune.domain.workload import DEFAULT_TIERS, Design, check_design
+from hwtune.cli.ab_bench_results import Format, compare
+from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, UsageError
+from hwtune.domain.workload import Api
 
 if TYPE_CHECKING:
     from hwtune.adapters.load.session import Session
-    from hwtune.domain.bench import Comparison
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,8 +24,7 @@ app = typer.Typer(
 )
 
 app.command("buckets")(buckets)
-
-Format = Literal["table", "json", "markdown", "csv"]
+app.command("compare")(compare)
 
 _INTERRUPTED = 130
 
@@ -44,7 +43,24 @@ def serving(
     prompts_per_tier: Annotated[int, typer.Option(help="Prompts per tier, in all.")] = 24,
     blocks: Annotated[int, typer.Option(help="Blocks per arm and tier; 6 at least decide.")] = 8,
     output_tokens: Annotated[int, typer.Option(help="Tokens per answer, fixed.")] = 128,
-    concurrency: Annotated[int, typer.Option(help="Requests in flight.")] = 1,
+    concurrency: Annotated[int, typer.Option(help="Requests in flight (closed loop).")] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests per second (open loop), however slow answers are."),
+    ] = None,
+    arrival: Annotated[
+        Literal["poisson", "constant"] | None, typer.Option(help="Gaps of an open loop.")
+    ] = None,
+    endpoint: Annotated[
+        Api, typer.Option(help="chat: text of about the tier's length, not token ids.")
+    ] = "completions",
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(help="What a good request meets, in ms: ttft:200 tpot:50 e2el:9000."),
+    ] = None,
+    noise_floor: Annotated[
+        bool, typer.Option("--noise-floor", help="The baseline against itself first: --aa 6.")
+    ] = False,
     aa: Annotated[
         int, typer.Option("--aa", help="Blocks of baseline against itself, first; 6 at least.")
     ] = 0,
@@ -61,8 +77,16 @@ def serving(
         bool, typer.Option("--restart", help="One server at a time, restarted for every block.")
     ] = False,
     port: Annotated[int | None, typer.Option(help="Baseline's port; candidate's is next.")] = None,
-    baseline_url: Annotated[str | None, typer.Option(help="A server that is up.")] = None,
-    candidate_url: Annotated[str | None, typer.Option(help="A server that is up.")] = None,
+    baseline_url: Annotated[
+        list[str] | None, typer.Option(help="A server that is up. Repeatable: asked in turn.")
+    ] = None,
+    candidate_url: Annotated[
+        list[str] | None, typer.Option(help="A server that is up. Repeatable: asked in turn.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the API key of both arms.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Take any TLS certificate.")] = False,
     baseline_run: Annotated[Path | None, typer.Option(help="Its run directory.")] = None,
     candidate_run: Annotated[Path | None, typer.Option(help="Its run directory.")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="If the config is not here.")] = None,
@@ -78,6 +102,7 @@ def serving(
     6 a server failed.
     """
     from hwtune.adapters.load.session import Session, new_run_dir
+    from hwtune.cli.ab_bench_design import design_of
     from hwtune.io.records import read_design
 
     options.check_seconds(settle, request_timeout, ready_timeout)
@@ -85,76 +110,9 @@ def serving(
         options.refuse_with_resume(context)
         session = Session(read_design(resume), resume, resumed=True)
     else:
-        mode = options.mode_of(restart, baseline_url, candidate_url)
-        options.refuse_flags_with_urls(mode, context.args)
-        options.refuse_unproved_profile(mode, profile, (baseline_run, candidate_run))
-        design = Design(
-            model=options.required_model(model, mode, profile),
-            profile=profile,
-            flags=tuple(context.args),
-            mode=mode,
-            baseline_url=baseline_url,
-            candidate_url=candidate_url,
-            baseline_run=None if baseline_run is None else str(baseline_run.resolve()),
-            candidate_run=None if candidate_run is None else str(candidate_run.resolve()),
-            vocab_size=options.vocabulary(model, vocab_size),
-            tiers=options.tiers_of(tier or DEFAULT_TIERS),
-            pairs=blocks,
-            prompts_per_tier=prompts_per_tier,
-            output_tokens=output_tokens,
-            concurrency=concurrency,
-            aa_pairs=options.check_aa(aa),
-            warm_up=warm_up,
-            settle_s=settle,
-            request_timeout_s=request_timeout,
-            seed=design_seed,
-            margin=margin,
-            confidence=confidence,
-            port=port,
-        )
-        check_design(design)
+        design = design_of(context)
         session = Session(design, run_dir or new_run_dir(), resumed=False)
     _finish(session, ready_timeout, form)
-
-
-@app.command("compare")
-def compare(
-    baseline: Annotated[Path, typer.Argument(help="Result file or directory, or a run of ours.")],
-    candidate: Annotated[Path | None, typer.Argument(help="The other side.")] = None,
-    margin: Annotated[float, typer.Option(help="A change within this is 'the same'.")] = 0.02,
-    confidence: Annotated[float, typer.Option(help="Of all tiers together, per metric.")] = 0.95,
-    form: Annotated[Format, typer.Option("--format", help="Result on standard output.")] = "table",
-) -> None:
-    """Judge saved results: two of `vllm bench serve --save-detailed`, or one run of ab-bench.
-
-    Exit status 0 not slower, 1 slower or not comparable, 3 bad input.
-    """
-    from hwtune.report.bench import render
-
-    options.check_judgement(margin, confidence)
-    if candidate is None:
-        comparison = _judge_again(baseline)
-    else:
-        from hwtune.domain.saved import compare_saved
-        from hwtune.io.saved_results import pair_results
-
-        pairs, notes = pair_results(baseline, candidate)
-        comparison = compare_saved(pairs, margin=margin, confidence=confidence, notes=notes)
-    sys.stdout.write(render(comparison, form))
-    if comparison.answer_is_no:
-        raise typer.Exit(ANSWER_IS_NO)
-
-
-def _judge_again(run_dir: Path) -> Comparison:
-    from hwtune.adapters.load.session import Session
-    from hwtune.io.records import read_design
-
-    session = Session(read_design(run_dir), run_dir, resumed=True)
-    comparison = session.judge(keep_stored=True)
-    if comparison is None:
-        message = f"{run_dir}: nothing was measured yet"
-        raise InputError(message)
-    return comparison
 
 
 @app.command("self-test")

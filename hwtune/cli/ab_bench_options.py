@@ -16,42 +16,46 @@ _WITH_RESUME = frozenset({"resume", "form", "ready_timeout"})
 """Parameters that are no part of a design."""
 
 
-def mode_of(restart: bool, baseline_url: str | None, candidate_url: str | None) -> Mode:
+def mode_of(restart: bool, baseline: Sequence[str], candidate: Sequence[str]) -> Mode:
     """How the servers come to be.
 
     Raises:
-        UsageError: one URL alone, URLs with --restart, a bad URL, or the same one twice.
+        UsageError: URLs for one arm alone, URLs with --restart, a bad URL, or one of them twice.
     """
-    if (baseline_url is None) != (candidate_url is None):
+    if bool(baseline) != bool(candidate):
         message = "--baseline-url and --candidate-url belong together: give both or none"
         raise UsageError(message)
-    if baseline_url is None or candidate_url is None:
+    if not baseline:
         return "restart per block" if restart else "concurrent servers"
     if restart:
         message = "--restart needs servers that hwtune starts itself: leave the URLs out"
         raise UsageError(message)
-    baseline = _place("--baseline-url", baseline_url)
-    if baseline == _place("--candidate-url", candidate_url):
-        message = (
-            f"--baseline-url and --candidate-url are both {baseline_url}:"
-            " use --aa for the baseline against itself"
-        )
-        raise UsageError(message)
+    seen: dict[tuple[str, int, str], str] = {}
+    for option, urls in (("--baseline-url", baseline), ("--candidate-url", candidate)):
+        for url in urls:
+            place = _place(option, url)
+            if place in seen:
+                message = (
+                    f"{option} {url} and {seen[place]} are the same server:"
+                    " use --aa for the baseline against itself"
+                )
+                raise UsageError(message)
+            seen[place] = f"{option} {url}"
     return "given urls"
 
 
 def _place(option: str, url: str) -> tuple[str, int, str]:
     """Host, port and path, so that two spellings of one server are equal."""
-    problem = "expected http://HOST:PORT"
+    problem = "expected http://HOST:PORT or https://HOST:PORT"
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port = parts.port or (443 if parts.scheme == "https" else None)
     except ValueError as error:
         problem, parts, port = f"{problem} ({error})", urlsplit(""), None
     host = (parts.hostname or "").rstrip(".")
     plain = url.isascii() and url.isprintable() and " " not in url
     extra = parts.query or parts.fragment or "@" in parts.netloc
-    if parts.scheme != "http" or not host or not port or not plain or extra:
+    if parts.scheme not in ("http", "https") or not host or not port or not plain or extra:
         message = f"{option} {url!r}: {problem}"
         raise UsageError(message)
     host = "127.0.0.1" if host == "localhost" else host
@@ -174,7 +178,7 @@ def refuse_with_resume(context: typer.Context) -> None:
         for parameter in context.command.params
         if (opts := parameter.opts)
         and parameter.name not in _WITH_RESUME
-        and _on_command_line(context, parameter.name)
+        and on_command_line(context, parameter.name)
     ]
     given += context.args
     if given:
@@ -183,6 +187,7 @@ def refuse_with_resume(context: typer.Context) -> None:
         raise UsageError(message)
 
 
-def _on_command_line(context: typer.Context, name: str | None) -> bool:
+def on_command_line(context: typer.Context, name: str | None) -> bool:
+    """Whether the user gave it, rather than a default."""
     source = context.get_parameter_source(name or "")
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")

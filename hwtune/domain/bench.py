@@ -10,13 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from hwtune.domain.bench_metrics import Metric
 from hwtune.domain.launch import Arm
 
 SCOPE: Final = "serving"
 COMPARISON_SCHEMA_VERSION: Final = 1
 ARMS: Final[tuple[Arm, Arm]] = ("baseline", "candidate")
 
-Phase = Literal["warm-up", "a/a", "measured"]
+Phase = Literal["warm-up", "a/a", "measured", "repeat"]
 
 FailureReason = Literal[
     "connect error",
@@ -50,6 +51,10 @@ class RequestRecord:
     """Hash of the token ids sent: equal in both arms, or the pair is void."""
     started_unix_s: float
     ended_unix_s: float
+    server: int = 0
+    """Which of the arm's endpoints answered, from 0."""
+    late_s: float = 0.0
+    """Open loop: how long after its scheduled time the request was written."""
     client_late_s: float = 0.0
     """Longest stretch in which the client was not given the processor to read its socket."""
     ttft_s: float | None = None
@@ -62,6 +67,10 @@ class RequestRecord:
     """From the server's usage."""
     chunk_times_s: tuple[float, ...] = ()
     """Arrival of each chunk that carries a token; a chunk may carry several."""
+    chunk_tokens: tuple[int, ...] = ()
+    """Tokens in each of these chunks as the server counted them; empty: one each, or not told."""
+    cached_tokens: int | None = None
+    """Prompt tokens that the server took from its prefix cache, where its usage tells."""
     text: str = ""
     text_sha256: str = ""
     finish_reason: str | None = None
@@ -99,54 +108,6 @@ class RequestRecord:
 def _is_duration(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A measured quantity. Names and formulas are those of ``vllm bench serve``."""
-
-    name: str
-    title: str
-    unit: str
-    better: Literal["lower", "higher"]
-    formula: str
-
-
-TTFT = Metric(
-    name="ttft",
-    title="TTFT",
-    unit="ms",
-    better="lower",
-    formula="first chunk that carries a token - request written",
-)
-TPOT = Metric(
-    name="tpot",
-    title="TPOT",
-    unit="ms",
-    better="lower",
-    formula="(E2EL - TTFT) / (output tokens - 1)",
-)
-E2EL = Metric(
-    name="e2el",
-    title="E2EL",
-    unit="ms",
-    better="lower",
-    formula="last chunk that carries a token - request written",
-)
-OUTPUT_THROUGHPUT = Metric(
-    name="output_throughput",
-    title="output throughput",
-    unit="tok/s",
-    better="higher",
-    formula="output tokens of a block / (last end - first start)",
-)
-REQUEST_THROUGHPUT = Metric(
-    name="request_throughput",
-    title="request throughput",
-    unit="req/s",
-    better="higher",
-    formula="requests of a block / (last end - first start)",
-)
-METRICS: Final = (TTFT, TPOT, E2EL, OUTPUT_THROUGHPUT, REQUEST_THROUGHPUT)
 
 VerdictKind = Literal["faster", "slower", "same", "inconclusive", "not comparable"]
 

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
 
 from hwtune.domain.bench import (
     ARMS,
-    E2EL,
-    METRICS,
-    OUTPUT_THROUGHPUT,
-    TPOT,
-    TTFT,
     Comparison,
     Gate,
-    Metric,
     MetricResult,
-    Phase,
     RequestRecord,
     TierResult,
     Verdict,
 )
-from hwtune.domain.stats import interval_of_mean, judge, mean, median
-from hwtune.domain.validity import Pair, gate, tier_gates, unusable
-from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, check_levels, prompts_in_pair
-
-BlockPair = tuple[Pair, ...]
-"""All prompts of one pair of blocks."""
-
-_LATENCIES: dict[str, Callable[[RequestRecord], float | None]] = {
-    TTFT.name: lambda record: record.ttft_s,
-    TPOT.name: lambda record: record.tpot_s,
-    E2EL.name: lambda record: record.e2el_s,
-}
+from hwtune.domain.bench_metrics import E2EL, Metric
+from hwtune.domain.bench_values import log_ratio, metrics_of, positive, samples_s, side_of, typical
+from hwtune.domain.pairing import BlockPair, latest_attempts, paired_blocks
+from hwtune.domain.stats import interval_of_mean, judge, mean
+from hwtune.domain.validity import Pair, gate, tier_gates
+from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, check_levels
 
 
 def compare(
@@ -68,7 +55,8 @@ def _conditions(design: Design) -> dict[str, str]:
     return {
         "profile": design.profile or "given urls",
         "mode": design.mode,
-        "concurrency": str(design.concurrency),
+        "load": load_text(design),
+        "endpoint": "/v1/chat/completions" if design.endpoint == "chat" else "/v1/completions",
         "output tokens": f"{design.output_tokens}, fixed (ignore_eos)",
         "order": f"random ABBA/BAAB blocks, seed {design.seed}",
         "noise floor": f"{design.aa_pairs} A/A blocks"
@@ -76,7 +64,20 @@ def _conditions(design: Design) -> dict[str, str]:
         else "not measured (--aa)",
         "warm-up": f"{design.warm_up} request(s) per arm and tier, excluded",
         "vLLM flags": " ".join(design.flags) or "none",
+        **({"goodput": goals_text(design)} if design.goals else {}),
     }
+
+
+def load_text(design: Design) -> str:
+    """How requests are sent."""
+    if design.arrival == "closed":
+        return f"closed loop, concurrency {design.concurrency}"
+    return f"open loop, {design.arrival} arrivals at {design.rate_per_s:g} requests/s"
+
+
+def goals_text(design: Design) -> str:
+    """What makes a request a good one."""
+    return ", ".join(f"{goal.metric} <= {goal.most_ms:g} ms" for goal in design.goals)
 
 
 def warm_up_lines(records: Iterable[RequestRecord]) -> tuple[str, ...]:
@@ -90,34 +91,6 @@ def warm_up_lines(records: Iterable[RequestRecord]) -> tuple[str, ...]:
         times = [f"{record.ttft_s * 1e3:.0f} ms" for record in group if record.ttft_s is not None]
         lines.append(f"{tier} {arm}: TTFT {', '.join(times) or 'none'}")
     return tuple(lines)
-
-
-def latest_attempts(
-    records: Iterable[RequestRecord], tier: str, phase: Phase = "measured"
-) -> list[RequestRecord]:
-    """Records of a tier's phase without those that a later attempt at the pair replaces."""
-    mine = [record for record in records if record.phase == phase and record.tier == tier]
-    latest: dict[int, int] = {}
-    for record in mine:
-        latest[record.pair] = max(latest.get(record.pair, 0), record.attempt)
-    return [record for record in mine if record.attempt == latest[record.pair]]
-
-
-def paired_blocks(records: Iterable[RequestRecord], design: Design) -> dict[int, BlockPair]:
-    """Pairs of blocks in which both arms answered every prompt, by pair number."""
-    cells: dict[tuple[int, int], dict[str, RequestRecord]] = defaultdict(dict)
-    for record in records:
-        if record.failure is None and not unusable(record):
-            cells[record.pair, record.prompt][record.arm] = record
-    blocks: dict[int, list[Pair]] = defaultdict(list)
-    for (pair, _), cell in sorted(cells.items()):
-        if len(cell) == len(ARMS):
-            blocks[pair].append((cell["baseline"], cell["candidate"]))
-    return {
-        pair: tuple(block)
-        for pair, block in blocks.items()
-        if len(block) == prompts_in_pair(design, pair)
-    }
 
 
 def _tier(
@@ -151,9 +124,9 @@ def _metrics(
     noise: Sequence[MetricResult],
 ) -> tuple[MetricResult, ...]:
     if failed:
-        return tuple(_void(metric, blocks, failed[0]) for metric in METRICS)
+        return tuple(_void(design, metric, blocks, failed[0]) for metric in metrics_of(design))
     level = 1.0 - (1.0 - design.confidence) / len(design.tiers)
-    results = tuple(_judged(design, metric, blocks, level) for metric in METRICS)
+    results = tuple(_judged(design, metric, blocks, level) for metric in metrics_of(design))
     if not noise:
         return results
     return tuple(starmap(_beyond_noise, zip(results, noise, strict=True)))
@@ -164,8 +137,8 @@ def _noise(design: Design, records: Sequence[RequestRecord]) -> tuple[MetricResu
     blocks = tuple(paired_blocks(records, design).values())
     if not blocks:
         return ()
-    level = 1.0 - (1.0 - design.confidence) / (len(design.tiers) * len(METRICS))
-    return tuple(_judged(design, metric, blocks, level) for metric in METRICS)
+    level = 1.0 - (1.0 - design.confidence) / (len(design.tiers) * len(metrics_of(design)))
+    return tuple(_judged(design, metric, blocks, level) for metric in metrics_of(design))
 
 
 def _noise_gate(design: Design, noise: Sequence[MetricResult]) -> tuple[Gate, ...]:
@@ -202,7 +175,7 @@ def drift_lines(blocks: Sequence[BlockPair]) -> tuple[str, ...]:
         return ()
     lines = []
     for side, arm in enumerate(ARMS):
-        logs = [math.log(_positive(mean([_seconds(E2EL, p[side]) for p in b]))) for b in blocks]
+        logs = [math.log(positive(mean(samples_s(E2EL, side_of(b, side))))) for b in blocks]
         slope = stats.theilslopes(logs)
         low, high = float(slope.low_slope), float(slope.high_slope)
         if low > 0 or high < 0:
@@ -217,14 +190,16 @@ def _agreement(pairs: Sequence[Pair]) -> float | None:
     return mean([float(first.text_sha256 == second.text_sha256) for first, second in pairs])
 
 
-def _void(metric: Metric, blocks: Sequence[BlockPair], failed: Gate) -> MetricResult:
+def _void(
+    design: Design, metric: Metric, blocks: Sequence[BlockPair], failed: Gate
+) -> MetricResult:
     """No ratio at all: a red gate."""
     reason = f"not comparable: {failed.name}: {failed.evidence}"
     return MetricResult(
         metric=metric,
         blocks=len(blocks),
-        baseline=_typical(metric, blocks, 0),
-        candidate=_typical(metric, blocks, 1),
+        baseline=typical(metric, blocks, 0, design.goals),
+        candidate=typical(metric, blocks, 1, design.goals),
         ratio=None,
         interval=None,
         verdict=Verdict(kind="not comparable", text=reason),
@@ -234,14 +209,14 @@ def _void(metric: Metric, blocks: Sequence[BlockPair], failed: Gate) -> MetricRe
 def _judged(
     design: Design, metric: Metric, blocks: Sequence[BlockPair], level: float
 ) -> MetricResult:
-    logs = [log_ratio(metric, block) for block in blocks]
+    logs = [log_ratio(metric, block, design.goals) for block in blocks]
     interval = interval_of_mean(logs, level) if len(logs) >= MINIMUM_PAIRS else None
     verdict, more = judge(logs, interval, better=metric.better, margin=design.margin)
     return MetricResult(
         metric=metric,
         blocks=len(blocks),
-        baseline=_typical(metric, blocks, 0),
-        candidate=_typical(metric, blocks, 1),
+        baseline=typical(metric, blocks, 0, design.goals),
+        candidate=typical(metric, blocks, 1, design.goals),
         ratio=math.exp(mean(logs)) if logs else None,
         interval=None if interval is None else _exponentials(interval),
         verdict=verdict,
@@ -251,49 +226,3 @@ def _judged(
 
 def _exponentials(interval: tuple[float, float]) -> tuple[float, float]:
     return math.exp(interval[0]), math.exp(interval[1])
-
-
-def log_ratio(metric: Metric, block: BlockPair) -> float:
-    """log(candidate / baseline) of one pair of blocks: of mean latencies, or of throughputs.
-
-    Both means run over the same prompts. A mean of logarithms would be ruled by a single answer
-    whose tokens happened to be read all at once (TPOT 0).
-    """
-    if metric.name not in _LATENCIES:
-        return math.log(_throughput(metric, block, 1) / _throughput(metric, block, 0))
-    baseline, candidate = (
-        mean([_seconds(metric, pair[side]) for pair in block]) for side in (0, 1)
-    )
-    return math.log(_positive(candidate) / _positive(baseline))
-
-
-def _seconds(metric: Metric, record: RequestRecord) -> float:
-    """A latency of a usable record; others never reach a pair."""
-    value = _LATENCIES[metric.name](record)
-    if value is None:
-        message = f"{metric.title} of a record that has none"
-        raise ValueError(message)
-    return value
-
-
-def _positive(seconds: float) -> float:
-    """A logarithm needs more than nothing: no less than a microsecond, which is below every read."""
-    return max(seconds, 1e-6)
-
-
-def _throughput(metric: Metric, block: BlockPair, side: int) -> float:
-    records = [pair[side] for pair in block]
-    first = min(record.started_unix_s for record in records)
-    last = max(record.ended_unix_s for record in records)
-    amount = len(records)
-    if metric == OUTPUT_THROUGHPUT:
-        amount = sum(record.output_tokens or 0 for record in records)
-    return amount / _positive(last - first)
-
-
-def _typical(metric: Metric, blocks: Sequence[BlockPair], side: int) -> float | None:
-    """Median over requests in ms, or over blocks in units per second."""
-    if metric.name not in _LATENCIES:
-        return median([_throughput(metric, block, side) for block in blocks])
-    values = [_positive(_seconds(metric, pair[side])) * 1e3 for block in blocks for pair in block]
-    return median(values)

@@ -11,17 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hwtune.domain.bench import (
-    E2EL,
-    OUTPUT_THROUGHPUT,
-    TPOT,
-    TTFT,
     Comparison,
     Gate,
-    Metric,
     MetricResult,
     TierResult,
     Verdict,
 )
+from hwtune.domain.bench_metrics import E2EL, OUTPUT_THROUGHPUT, TPOT, TTFT, Metric
 from hwtune.domain.outputs import output_gates
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
 from hwtune.domain.validity import checked, gate

@@ -7,22 +7,25 @@ that is linear in time then cancels, and no arm is always first.
 
 from __future__ import annotations
 
-import hashlib
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from hwtune.domain.bench import ARMS, Phase
+from hwtune.domain.bench_metrics import Goal
 from hwtune.domain.errors import UsageError
 from hwtune.domain.launch import Arm
 
-DESIGN_SCHEMA_VERSION: Final = 1
+DESIGN_SCHEMA_VERSION: Final = 2
 DEFAULT_TIERS: Final = ("4-8K", "8-16K", "16-32K")
 MINIMUM_PAIRS: Final = 6
 """Below this a verdict is refused: with 5 pairs even a sign test cannot reach 5 % (2 x 2^-5)."""
 
 Mode = Literal["concurrent servers", "restart per block", "given urls"]
+Api = Literal["completions", "chat"]
+Arrival = Literal["closed", "poisson", "constant"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +48,17 @@ class Design:
     flags: tuple[str, ...]
     """vLLM flags given to both arms."""
     mode: Mode
-    baseline_url: str | None = None
-    candidate_url: str | None = None
+    baseline_urls: tuple[str, ...] = ()
+    """Servers that are up; several of one arm are asked in turn."""
+    candidate_urls: tuple[str, ...] = ()
     baseline_run: str | None = None
     """Run directory of a server that hwtune started earlier: its markers are checked."""
     candidate_run: str | None = None
+    endpoint: Api = "completions"
+    """``completions``: token ids of exact length. ``chat``: text of about that length."""
+    verify_tls: bool = True
+    api_key_variable: str | None = None
+    """Environment variable with the API key. The key itself is never stored."""
     vocab_size: int
     tiers: tuple[Tier, ...]
     pairs: int
@@ -57,8 +66,17 @@ class Design:
     prompts_per_tier: int
     output_tokens: int
     concurrency: int
+    """Requests in flight of a closed loop; an open loop has no such limit."""
+    arrival: Arrival = "closed"
+    """``closed``: a request is sent when another ends. Else the schedule is the clock."""
+    rate_per_s: float | None = None
+    """Mean requests per second of an open loop."""
+    goals: tuple[Goal, ...] = ()
+    """What makes a request a good one; none: no goodput."""
     aa_pairs: int = 0
     """Pairs in which the baseline is compared with itself, before the measurement."""
+    repeats: int = 0
+    """Prompts per tier that the baseline answers again at the end, for its agreement with itself."""
     warm_up: int = 1
     """Requests per arm and tier before anything counts."""
     settle_s: float = 0.0
@@ -139,13 +157,14 @@ def check_design(design: Design) -> None:
     if design.output_tokens < 2:
         message = f"--output-tokens {design.output_tokens}: TPOT needs at least 2"
         raise UsageError(message)
-    least = design.pairs * design.concurrency
+    least = design.pairs * (design.concurrency if design.arrival == "closed" else 1)
     if design.prompts_per_tier < least:
         message = (
-            f"--prompts-per-tier {design.prompts_per_tier}: {design.pairs} blocks at concurrency"
-            f" {design.concurrency} need at least {least}"
+            f"--prompts-per-tier {design.prompts_per_tier}: {design.pairs} blocks of concurrency"
+            f" {least // design.pairs} need at least {least}"
         )
         raise UsageError(message)
+    _check_arrival(design)
     if not design.tiers:
         message = "--tier: at least one is needed"
         raise UsageError(message)
@@ -164,6 +183,25 @@ def check_design(design: Design) -> None:
         message = f"--tier given twice: {', '.join(names)}"
         raise UsageError(message)
     check_levels(design.margin, design.confidence)
+
+
+def _check_arrival(design: Design) -> None:
+    rate = design.rate_per_s
+    if (design.arrival == "closed") != (rate is None):
+        message = "--rate and --arrival poisson or constant belong together"
+        raise UsageError(message)
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        message = f"--rate {rate}: must be a finite number of requests per second above 0"
+        raise UsageError(message)
+
+
+def with_levels(design: Design, margin: float | None, confidence: float | None) -> Design:
+    """The design judged by another margin or confidence; None keeps its own."""
+    return replace(
+        design,
+        margin=design.margin if margin is None else margin,
+        confidence=design.confidence if confidence is None else confidence,
+    )
 
 
 def check_levels(margin: float, confidence: float) -> None:
@@ -213,16 +251,6 @@ def prompts_in_pair(design: Design, pair: int) -> int:
     return share + (1 if pair % design.pairs < rest else 0)
 
 
-def prompt_lengths(design: Design, tier: Tier, pair: int, key: str = "") -> tuple[int, ...]:
-    """Prompt tokens, stratified over the tier so that every block has the same mix of lengths.
-
-    Prompt and output together stay inside the tier's upper bound.
-    """
-    count = prompts_in_pair(design, pair)
-    rng = random.Random(f"length/{design.seed}/{tier.name}/{pair}/{key}")
-    return stratified_lengths(tier, design.output_tokens, count, rng)
-
-
 def stratified_lengths(
     tier: Tier, output_tokens: int, count: int, rng: random.Random
 ) -> tuple[int, ...]:
@@ -232,38 +260,3 @@ def stratified_lengths(
     lengths = [least + int(width * (index + rng.random()) / count) for index in range(count)]
     rng.shuffle(lengths)
     return tuple(lengths)
-
-
-def prompt_keys(design: Design, block: Block, attempt: int) -> list[tuple[str, int]]:
-    """Key for ``token_prompt`` and length of each prompt of a block.
-
-    Both arms of a pair get the same ones. In an A/A block, where one server answers both, the
-    lengths are the same and the tokens are not: a prefix cache would answer the second time.
-    """
-    key = f"{block.phase}/{attempt}"
-    label = block.arm if block.phase == "a/a" else ""
-    lengths = prompt_lengths(design, block.tier, block.pair, key)
-    stem = f"{design.seed}/{block.tier.name}/{block.pair}/{key}/{label}"
-    return [(f"{stem}/{index}", length) for index, length in enumerate(lengths)]
-
-
-def warm_up_lengths(design: Design, tier: Tier) -> tuple[int, ...]:
-    """The longest prompt of the tier, so that every later shape has been seen."""
-    return (tier.most_tokens - design.output_tokens,) * design.warm_up
-
-
-def token_prompt(key: str, length: int, vocab_size: int) -> list[int]:
-    """``length`` token ids drawn from ``key``.
-
-    The ids come from 5 % to 75 % of the vocabulary: control and image tokens sit at either end.
-    Two keys share no prefix worth caching.
-    """
-    rng = random.Random(f"prompt/{key}")
-    low = max(1, vocab_size // 20)
-    high = max(low + 1, vocab_size * 3 // 4)
-    return rng.choices(range(low, high), k=length)
-
-
-def prompt_hash(token_ids: Sequence[int]) -> str:
-    """Short name of a prompt's content."""
-    return hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]

@@ -65,7 +65,7 @@ def test_progress_goes_to_stderr_and_the_result_alone_to_stdout(tmp_path: Path) 
 def test_csv_has_one_line_per_tier_and_metric(tmp_path: Path) -> None:
     result = _serve(tmp_path / "run", FAST, "--format", "csv")
     rows = list(csv.DictReader(result.stdout.splitlines()))
-    assert [row["metric"] for row in rows][:3] == ["ttft", "tpot", "e2el"]
+    assert [row["metric"] for row in rows][:4] == ["ttft", "tpot", "itl", "e2el"]
     assert {row["scope"] for row in rows} == {"serving"}
 
 
@@ -127,7 +127,7 @@ def test_a_server_that_dies_exits_6_says_what_is_missing_and_can_be_resumed(
         (["--resume", "x", "--aa", "6", "--restart"], 2, "without --aa, --restart"),
         (["--resume", "x", "--settle", "1.5"], 2, "without --settle"),
         (["--resume", "x", "--dtype=half"], 2, "--dtype=half"),
-        ([*URLS, "--baseline-url", "https://h:1"], 2, "--baseline-url 'https://h:1'"),
+        ([*URLS, "--baseline-url", "wss://h:1"], 2, "--baseline-url 'wss://h:1'"),
         ([*URLS, "--candidate-url", "h:1"], 2, "expected http://HOST:PORT"),
         ([*URLS, "--candidate-url", "http://h"], 2, "expected http://HOST:PORT"),
         ([*URLS, "--candidate-url", "http://h:0"], 2, "expected http://HOST:PORT"),

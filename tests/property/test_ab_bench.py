@@ -18,8 +18,9 @@ from hwtune.adapters.load.mock_frames import Behaviour, Fault, response_frames
 from hwtune.adapters.load.stream import StreamFailure, read_answer
 from hwtune.domain.bench import ARMS
 from hwtune.domain.outputs import is_degenerate
+from hwtune.domain.prompts import prompt_lengths
 from hwtune.domain.stats import interval_of_mean, judge, median
-from hwtune.domain.workload import Design, Tier, prompt_lengths, prompts_in_pair, schedule
+from hwtune.domain.workload import Design, Tier, prompts_in_pair, schedule
 from hwtune.io.records import read_requests
 
 BEHAVIOUR = Behaviour(ttft_s=0, tpot_s=0)

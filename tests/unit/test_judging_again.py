@@ -123,7 +123,7 @@ def test_with_all_evidence_in_place_the_run_is_judged(
     comparison = _again(tmp_path)
     assert _failed(comparison) == []
     assert comparison.tiers[0].metrics[0].verdict.kind == "faster"
-    assert [gate.state for gate in comparison.gates] == ["passed"] * 3
+    assert [gate.state for gate in comparison.gates] == ["passed"] * 3 + ["not checked"]
 
 
 def test_evidence_that_was_promised_and_is_gone_is_red(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_named_run_directory_that_is_gone_is_red(tmp_path: Path) -> None:
         DESIGN,
         mode="given urls",
         profile=None,
-        baseline_url="http://h:1",
-        candidate_url="http://h:2",
+        baseline_urls=("http://h:1",),
+        candidate_urls=("http://h:2",),
         candidate_run=str(tmp_path / "gone"),
     )
     _finished(tmp_path, design)

@@ -162,8 +162,8 @@ def test_a_run_directory_is_not_used_twice(tmp_path: Path) -> None:
         ("{", "JSON"),
         ("[]", "schema_version None"),
         ('{"schema_version": 99}', "schema_version 99"),
-        ('{"schema_version": 1}', "not a design"),
-        ('{"schema_version": 1, "flags": [], "tiers": [{"name": 1}]}', "not a design"),
+        ('{"schema_version": 2}', "not a design"),
+        ('{"schema_version": 2, "flags": [], "tiers": [{"name": 1}]}', "not a design"),
     ],
 )
 def test_a_damaged_design_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:

@@ -12,11 +12,12 @@ import pytest
 from hwtune.adapters.load.mock_frames import Behaviour
 from hwtune.adapters.load.mock_server import MockServer
 from hwtune.adapters.load.mock_thread import running_mock
-from hwtune.adapters.load.runner import Progress, Runner, next_attempts
+from hwtune.adapters.load.runner import Progress, Runner
 from hwtune.domain.bench import ARMS, ArmProof, RequestRecord
 from hwtune.domain.compare import compare
 from hwtune.domain.errors import ExternalFailureError, InfeasibleError
 from hwtune.domain.launch import Arm
+from hwtune.domain.pairing import next_attempts
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Design, Mode, Tier
 from hwtune.io.records import RequestJournal, read_requests
@@ -51,9 +52,9 @@ class FakeArm:
         self._url = url
         self._passed = passed
 
-    def start(self) -> str:
+    def start(self) -> tuple[str, ...]:
         self.calls.append("start")
-        return self._url
+        return (self._url,)
 
     def verify(self, *, require_kernel_hits: bool) -> ArmProof:
         self.calls.append("verify hits" if require_kernel_hits else "verify")
@@ -245,7 +246,7 @@ def test_with_restarts_every_server_must_be_right_and_one_must_hit_the_kernels(
     tmp_path: Path, script: tuple[tuple[bool, bool], ...], passed: bool
 ) -> None:
     with _arms() as arms:
-        candidate = Scripted("candidate", arms["candidate"].start(), arms["candidate"].server)
+        candidate = Scripted("candidate", arms["candidate"].start()[0], arms["candidate"].server)
         candidate.script = script
         arms["candidate"] = candidate
         progress = _run(arms, tmp_path, "restart per block")

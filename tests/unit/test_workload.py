@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from hwtune.domain.errors import UsageError
+from hwtune.domain.prompts import prompt_lengths, token_prompt
 from hwtune.domain.workload import (
     Design,
     Tier,
     check_design,
     parse_tier,
-    prompt_lengths,
     schedule,
-    token_prompt,
 )
 
 TIERS = (Tier(name="1-2K", least_tokens=1024, most_tokens=2048),)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from hwtune.adapters.load.client import run_async
-from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange, parse_endpoint
-from hwtune.adapters.load.http import MalformedResponseError, body_pieces, parse_head
 from hwtune.domain.bench import ARMS, ArmProof, Gate
 from hwtune.domain.errors import ExternalFailureError, UsageError
 from hwtune.domain.launch import Arm, LaunchPlan
@@ -23,8 +19,8 @@ class ArmServer(Protocol):
     @property
     def arm(self) -> Arm: ...
 
-    def start(self) -> str:
-        """Makes the server ready and returns its URL."""
+    def start(self) -> tuple[str, ...]:
+        """Makes the server ready and returns its URL, or those of several that share the work."""
         ...
 
     def verify(self, *, require_kernel_hits: bool) -> ArmProof:
@@ -41,16 +37,16 @@ class ArmServer(Protocol):
 
 
 class UrlArm:
-    """A server that somebody else runs. With its run directory its markers are checked too."""
+    """Servers that somebody else runs. With a run directory its markers are checked too."""
 
-    def __init__(self, arm: Arm, url: str, run_dir: Path | None = None) -> None:
+    def __init__(self, arm: Arm, urls: Sequence[str], run_dir: Path | None = None) -> None:
         self.arm: Arm = arm
-        self._url = url
+        self._urls = tuple(urls)
         self._run_dir = run_dir
 
-    def start(self) -> str:
-        """Its URL."""
-        return self._url
+    def start(self) -> tuple[str, ...]:
+        """Its URLs."""
+        return self._urls
 
     def verify(self, *, require_kernel_hits: bool) -> ArmProof:
         """Not checked without a run directory."""
@@ -77,14 +73,14 @@ class ServedArm:
         self._timeout_s = timeout_s
         self._stack = ExitStack()
 
-    def start(self) -> str:
+    def start(self) -> tuple[str, ...]:
         """Starts vLLM and waits for it. Every restart gets a run directory of its own."""
         from hwtune.adapters.vllm.server import serve
 
         self._current = self._fresh_directory()
         starting = serve(self.plan, self._current, echo=None, ready_timeout_s=self._timeout_s)
         try:
-            return self._stack.enter_context(starting).url
+            return (self._stack.enter_context(starting).url,)
         except ExternalFailureError as error:
             cause = self.cause_of_death()
             message = f"{self.arm}: {cause}; {error}" if cause else f"{self.arm}: {error}"
@@ -167,47 +163,3 @@ def served_arms(
         ServedArm(plan, run_dir / "arms" / plan.arm, ready_timeout_s) for plan in plans
     )
     return baseline, candidate, plan_difference_gate(*plans)
-
-
-def get_json(url: str, path: str, timeout_s: float = 30.0) -> Any:  # noqa: ANN401 - JSON
-    """GET of a small JSON document.
-
-    Raises:
-        ExternalFailureError: no connection, another status than 200, or no JSON.
-    """
-    exchange = run_async(_get(parse_endpoint(url), path, timeout_s))
-    problem = exchange.detail
-    if exchange.ending == "complete":
-        try:
-            head = parse_head(b"".join(piece for _, piece in exchange.reads))
-            if head is not None and head.status == 200:
-                return json.loads(b"".join(piece for _, piece in body_pieces(exchange.reads, head)))
-            problem = f"HTTP status {head.status if head else 'missing'}"
-        except (MalformedResponseError, ValueError) as error:
-            problem = str(error)
-    message = f"{url}{path}: {problem or 'no answer'}"
-    raise ExternalFailureError(message)
-
-
-async def _get(endpoint: Endpoint, path: str, timeout_s: float) -> Exchange:
-    connection = Connection(endpoint)
-    exchange = await connection.send(endpoint.request(b"", "GET", path), timeout_s)
-    connection.close()
-    return exchange
-
-
-def served_model(url: str) -> tuple[str, int | None]:
-    """Name under which a server answers, and the most tokens a request may have in all.
-
-    Raises:
-        ExternalFailureError: the server does not answer, or names no model.
-    """
-    data = get_json(url, "/v1/models")
-    try:
-        first = data["data"][0]
-        name = str(first["id"])
-    except (KeyError, IndexError, TypeError):
-        message = f"{url}/v1/models names no model"
-        raise ExternalFailureError(message) from None
-    length = first.get("max_model_len")
-    return name, length if isinstance(length, int) else None

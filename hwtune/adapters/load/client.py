@@ -1,58 +1,25 @@
-"""A closed loop of streaming requests against one server."""
+"""Streaming requests against the servers of one arm: a closed loop, or a schedule of their own."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
-import importlib
-import json
-import os
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any
 
 from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange, clock
+from hwtune.adapters.load.loop import first_in_line, quiet_collector, run_async
+from hwtune.adapters.load.requests import Request
 from hwtune.adapters.load.stream import Answer, StreamFailure, read_answer
-from hwtune.domain.bench import Phase, RequestRecord
-from hwtune.domain.launch import Arm
+from hwtune.domain.bench import RequestRecord
 
-_Result = TypeVar("_Result")
 _TICK_S = 0.01
 _LAG_WORTH_KEEPING_S = 0.001
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One request to send, and where its record belongs."""
-
-    arm: Arm
-    phase: Phase
-    tier: str
-    pair: int
-    attempt: int
-    prompt: int
-    prompt_id: str
-    token_ids: tuple[int, ...]
-    model: str
-    output_tokens: int
-
-    def body(self) -> bytes:
-        """JSON for ``/v1/completions``: greedy, exactly ``output_tokens`` long, usage counted."""
-        fields = {
-            "model": self.model,
-            "prompt": self.token_ids,
-            "max_tokens": self.output_tokens,
-            "min_tokens": self.output_tokens,
-            "ignore_eos": True,
-            "temperature": 0.0,
-            "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        }
-        return json.dumps(fields, separators=(",", ":")).encode()
+_OPEN_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,98 +31,54 @@ class LoadReport:
 
 
 def run_load(
-    endpoint: Endpoint,
+    endpoints: Endpoint | Sequence[Endpoint],
     requests: Sequence[Request],
     *,
-    concurrency: int,
+    concurrency: int | None,
     timeout_s: float,
     on_record: Callable[[RequestRecord], None],
 ) -> LoadReport:
-    """Sends every request, ``concurrency`` at a time, and reports each as it ends.
+    """Sends every request, to the endpoints in turn, and reports each as it ends.
 
     Connections are open before the first request. A server that cannot be reached ends the run
     early: requests that were not sent leave no record.
+
+    Args:
+        endpoints: one or several of the same model; request k goes to endpoint k mod their number.
+        requests: in the order in which they are sent.
+        concurrency: requests in flight, in a closed loop. None: an open loop, in which every
+            request is sent at its ``due_s``, whatever the others do.
+        timeout_s: per request, in seconds.
+        on_record: called with each record, while others still run.
     """
-    load = _Load(endpoint, requests, timeout_s, on_record)
-    with _quiet_collector(), _first_in_line():
-        return run_async(load.run(min(concurrency, len(requests))))
+    places = (endpoints,) if isinstance(endpoints, Endpoint) else tuple(endpoints)
+    load = _Load(places, requests, timeout_s, on_record)
+    with quiet_collector(), first_in_line():
+        return run_async(load.run(concurrency))
 
 
-def run_async(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Runs a coroutine on uvloop when it is installed, else on asyncio's own loop."""
-    loop = new_loop()
-    try:
-        return loop.run_until_complete(main)
-    finally:
-        loop.run_until_complete(_cancel_all())
-        loop.close()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A request with its bytes, which are made before the first clock read."""
 
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's loop when it is installed."""
-    try:
-        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-    except ImportError:
-        return asyncio.new_event_loop()
-    return loop
-
-
-async def _cancel_all() -> None:
-    """Ends what an interrupt left behind, and lets closed sockets go."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)
-
-
-@contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """No garbage collection while streams run: a pause would look like the server's."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def _first_in_line() -> Iterator[None]:
-    """Real-time scheduling for this thread, where the system allows it.
-
-    The client needs next to no processor time, but it needs it at once: where servers fill every
-    core, an ordinary process reads its socket up to 0.2 s late. Child processes do not inherit it.
-    """
-    try:
-        before, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
-        realtime = os.SCHED_RR | os.SCHED_RESET_ON_FORK
-        os.sched_setscheduler(0, realtime, os.sched_param(1))
-    except (AttributeError, OSError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, before, parameter)
+    request: Request
+    server: int
+    raw: bytes
 
 
 class _Load:
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoints: Sequence[Endpoint],
         requests: Sequence[Request],
         timeout_s: float,
         on_record: Callable[[RequestRecord], None],
     ) -> None:
-        self._endpoint = endpoint
-        # Bodies are made before the first clock read: a long prompt takes milliseconds.
-        self._waiting = deque((request, endpoint.request(request.body())) for request in requests)
-        self._finished: deque[tuple[Request, Exchange]] = deque()
+        self._endpoints = endpoints
+        self._waiting = deque(_jobs(endpoints, requests))
+        self._idle: list[deque[Connection]] = [deque() for _ in endpoints]
+        self._connections: list[Connection] = []
+        self._finished: deque[tuple[_Job, Exchange, float]] = deque()
         self._timeout_s = timeout_s
         self._on_record = on_record
         self._unix_offset_s = time.time() - clock()
@@ -163,33 +86,65 @@ class _Load:
         """From when to when the event loop did not run."""
         self._unreachable = False
 
-    async def run(self, concurrency: int) -> LoadReport:
-        connections = [Connection(self._endpoint) for _ in range(concurrency)]
-        for start in range(0, concurrency, 64):
-            await asyncio.gather(*(each.open() for each in connections[start : start + 64]))
+    async def run(self, concurrency: int | None) -> LoadReport:
+        await self._connect(min(concurrency or _OPEN_AT_ONCE, len(self._waiting)))
         ticker = asyncio.ensure_future(self._watch_lag())
         try:
             reader = asyncio.ensure_future(self._read_finished())
-            await asyncio.gather(*(self._work(connection) for connection in connections))
+            if concurrency is None:
+                await self._keep_schedule()
+            else:
+                workers = range(min(concurrency, len(self._waiting)))
+                await asyncio.gather(*(self._work() for _ in workers))
             reader.cancel()
         finally:
             # Also after Ctrl-C: what has ended is recorded.
             ticker.cancel()
             while self._finished:
                 self._record_one()
-            for connection in connections:
+            for connection in self._connections:
                 connection.close()
         return LoadReport(worst_lag_s=max((end - start for start, end in self._lags), default=0.0))
 
-    async def _work(self, connection: Connection) -> None:
+    async def _connect(self, count: int) -> None:
+        """Opens connections, spread over the endpoints as the requests will be."""
+        for start in range(0, count, _OPEN_AT_ONCE):
+            places = [k % len(self._endpoints) for k in range(start, min(start + 64, count))]
+            batch = [self._new_connection(place) for place in places]
+            await asyncio.gather(*(connection.open() for connection in batch))
+            for place, connection in zip(places, batch, strict=True):
+                self._idle[place].append(connection)
+
+    def _new_connection(self, server: int) -> Connection:
+        self._connections.append(Connection(self._endpoints[server]))
+        return self._connections[-1]
+
+    async def _work(self) -> None:
         while self._waiting and not self._unreachable:
-            request, raw = self._waiting.popleft()
-            exchange = await connection.send(raw, self._timeout_s)
-            if exchange.ending == "closed early" and (problem := await connection.open()):
-                exchange.ending = "connect error"
-                exchange.detail = f"the server went away in mid-answer: {problem}"
-            self._unreachable |= exchange.ending == "connect error"
-            self._finished.append((request, exchange))
+            await self._send(self._waiting.popleft())
+
+    async def _keep_schedule(self) -> None:
+        """The schedule is the clock: a request is sent when it is due, however slow others are."""
+        origin_s = clock()
+        running: list[asyncio.Future[None]] = []
+        while self._waiting and not self._unreachable:
+            due_s = origin_s + (self._waiting[0].request.due_s or 0.0)
+            if (wait_s := due_s - clock()) > 0:
+                await asyncio.sleep(wait_s)
+            running.append(asyncio.ensure_future(self._send(self._waiting.popleft(), due_s)))
+        await asyncio.gather(*running)
+
+    async def _send(self, job: _Job, due_s: float | None = None) -> None:
+        idle = self._idle[job.server]
+        connection = idle.popleft() if idle else self._new_connection(job.server)
+        exchange = await connection.send(job.raw, self._timeout_s)
+        if exchange.ending == "closed early" and (problem := await connection.open()):
+            exchange.ending = "connect error"
+            exchange.detail = f"the server went away in mid-answer: {problem}"
+        self._unreachable |= exchange.ending == "connect error"
+        idle.append(connection)
+        late_s = 0.0 if due_s is None else max(0.0, exchange.started_s - due_s)
+        self._finished.append((job, exchange, late_s))
 
     async def _read_finished(self) -> None:
         """Turns bytes into records, in at most a tenth of the time, so that no stream waits."""
@@ -206,23 +161,44 @@ class _Load:
             if clock() - due_s > _LAG_WORTH_KEEPING_S:
                 self._lags.append((due_s, clock()))
 
-    def _late_s(self, exchange: Exchange) -> float:
+    def _client_late_s(self, exchange: Exchange) -> float:
         """Longest stretch of this exchange in which nothing could be read."""
         overlaps = (
             min(end, exchange.ended_s) - max(start, exchange.started_s) for start, end in self._lags
         )
-        return max(overlaps, default=0.0)
+        return max(0.0, max(overlaps, default=0.0))
 
     def _record_one(self) -> None:
-        request, exchange = self._finished.popleft()
-        late_s = max(0.0, self._late_s(exchange))
-        self._on_record(make_record(request, exchange, self._unix_offset_s, late_s))
+        job, exchange, late_s = self._finished.popleft()
+        record = make_record(
+            job.request,
+            exchange,
+            self._unix_offset_s,
+            server=job.server,
+            late_s=round(late_s, 6),
+            client_late_s=round(self._client_late_s(exchange), 6),
+        )
+        self._on_record(record)
+
+
+def _jobs(endpoints: Sequence[Endpoint], requests: Sequence[Request]) -> Iterator[_Job]:
+    for number, request in enumerate(requests):
+        server = number % len(endpoints)
+        raw = endpoints[server].request(request.body(), path=request.path)
+        yield _Job(request=request, server=server, raw=raw)
 
 
 def make_record(
-    request: Request, exchange: Exchange, unix_offset_s: float, client_late_s: float = 0.0
+    request: Request, exchange: Exchange, unix_offset_s: float, **client: float
 ) -> RequestRecord:
-    """The record of a finished exchange; a failed one carries its reason and no times."""
+    """The record of a finished exchange; a failed one carries its reason and no times.
+
+    Args:
+        request: what was sent.
+        exchange: what came back, and when.
+        unix_offset_s: added to ``clock`` gives seconds since 1970.
+        client: further fields that the client itself knows.
+    """
     answer, failure = None, None
     try:
         answer = read_answer(exchange, model=request.model, output_tokens=request.output_tokens)
@@ -238,9 +214,9 @@ def make_record(
         prompt_id=request.prompt_id,
         started_unix_s=exchange.started_s + unix_offset_s,
         ended_unix_s=exchange.ended_s + unix_offset_s,
-        client_late_s=round(client_late_s, 6),
         failure=failure.reason if failure else None,
         detail=failure.detail if failure else "",
+        **client,  # type: ignore[arg-type]
         **(_measured(answer, exchange) if answer else {}),
     )
 
@@ -252,9 +228,19 @@ def _measured(answer: Answer, exchange: Exchange) -> dict[str, Any]:
         "ttft_s": times[0],
         "e2el_s": times[-1],
         "chunk_times_s": times,
+        "chunk_tokens": _chunk_tokens(answer),
         "prompt_tokens": answer.prompt_tokens,
         "output_tokens": answer.output_tokens,
+        "cached_tokens": answer.cached_tokens,
         "text": text,
         "text_sha256": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
         "finish_reason": answer.finish_reason,
     }
+
+
+def _chunk_tokens(answer: Answer) -> tuple[int, ...]:
+    """Tokens per chunk; empty when each carries one, or when the server does not tell."""
+    counts = [0, *(count for count in answer.token_counts if count is not None)]
+    steps = tuple(after - before for before, after in pairwise(counts))
+    told = len(steps) == len(answer.token_times_s) and min(steps, default=0) >= 0
+    return steps if told and set(steps) != {1} else ()

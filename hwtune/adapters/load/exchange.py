@@ -7,6 +7,7 @@ looked at after the last one. So the client's own work does not delay the next s
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -40,38 +41,67 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a server listens."""
+    """Where a server listens, and what every request to it carries."""
 
     host: str
     port: int
     path: str
+    tls: bool = False
+    verify_tls: bool = True
+    """False: any certificate will do."""
+    api_key: str = field(default="", repr=False)
+    """Sent as a bearer token; never stored."""
+
+    @property
+    def url(self) -> str:
+        """For messages."""
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{self.path}"
 
     def request(self, body: bytes, method: str = "POST", path: str = "/v1/completions") -> bytes:
         """A whole HTTP/1.1 request with a JSON body."""
+        key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
         head = (
-            f"{method} {self.path}{path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            f"{method} {self.path}{path} HTTP/1.1\r\nHost: {host}:{self.port}\r\n{key}"
             "Accept: text/event-stream\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: keep-alive\r\n\r\n"
         )
         return head.encode() + body
 
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For ``create_connection``; None where TLS is not spoken."""
+        if not self.tls:
+            return None
+        context = ssl.create_default_context()
+        if not self.verify_tls:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
-def parse_endpoint(url: str) -> Endpoint:
-    """``http://host:port[/path]``; a path of /v1 is dropped, since every request names it.
+
+def parse_endpoint(url: str, *, verify_tls: bool = True, api_key: str = "") -> Endpoint:
+    """``http[s]://host:port[/path]``; a path of /v1 is dropped, since every request names it.
 
     Raises:
-        InputError: not such a URL. TLS is not spoken: measure on the server's own network.
+        InputError: not such a URL.
     """
     try:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        port = parts.port or 80
+        port = parts.port or {"https": 443}.get(parts.scheme, 80)
     except ValueError as error:
         message = f"{url}: not a URL ({error})"
         raise InputError(message) from None
-    if parts.scheme != "http" or not parts.hostname:
-        message = f"{url}: expected http://HOST:PORT"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        message = f"{url}: expected http://HOST:PORT or https://HOST:PORT"
         raise InputError(message)
-    return Endpoint(host=parts.hostname, port=port, path=parts.path.rstrip("/").removesuffix("/v1"))
+    return Endpoint(
+        host=parts.hostname,
+        port=port,
+        path=parts.path.rstrip("/").removesuffix("/v1"),
+        tls=parts.scheme == "https",
+        verify_tls=verify_tls,
+        api_key=api_key,
+    )
 
 
 class _Stream(asyncio.Protocol):
@@ -147,13 +177,16 @@ class Connection:
         self._endpoint = endpoint
         self._connect_timeout_s = connect_timeout_s
         self._stream: _Stream | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def open(self) -> str:
         """Connects unless connected; returns why it failed, or nothing."""
         if self._stream is not None and self._stream.transport is not None:
             return ""
         loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(_Stream, self._endpoint.host, self._endpoint.port)
+        endpoint = self._endpoint
+        context = self._tls = self._tls or endpoint.tls_context()
+        connecting = loop.create_connection(_Stream, endpoint.host, endpoint.port, ssl=context)
         try:
             _, self._stream = await asyncio.wait_for(connecting, self._connect_timeout_s)
         except asyncio.TimeoutError:

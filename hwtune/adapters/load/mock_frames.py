@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ Fault = Literal[
     "die",
 ]
 
-Text = Literal["words", "degenerate", "empty", "clock"]
+Text = Literal["words", "degenerate", "empty", "clock", "first word, then noise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,12 @@ class Behaviour:
     """The fault strikes every n-th request."""
     text: Text = "words"
     max_model_len: int = 100_000
+    api_key: str = ""
+    """Requests without it get 401."""
+    prefix_caching: bool | None = None
+    """What /metrics says; None: there is no /metrics."""
+    cache_hits: bool = False
+    """Every prompt is found in the prefix cache, by /metrics and by usage."""
     prompt_token_error: int = 0
     """Added to the prompt tokens that usage reports."""
 
@@ -67,6 +74,12 @@ def plain_response(status: int, data: dict[str, Any]) -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+def text_response(text: str) -> bytes:
+    """A plain text with its length."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n"
+    return (head + text).encode()
+
+
 CLOCK_DIGITS = b"?????????????????"
 """Where a time is written into a frame: 17 characters, microseconds since 1970."""
 
@@ -87,9 +100,18 @@ def role_event() -> dict[str, Any]:
     return {"model": "mock", "choices": [{"delta": {"role": "assistant", "content": ""}}]}
 
 
+def metrics_text(behaviour: Behaviour, prompt_tokens: int) -> str:
+    """The lines of vLLM's /metrics that tell of the prefix cache."""
+    hits = prompt_tokens if behaviour.cache_hits else 0
+    return (
+        f'vllm:cache_config_info{{enable_prefix_caching="{behaviour.prefix_caching}"}} 1.0\n'
+        f"vllm:prefix_cache_queries_total {prompt_tokens}\nvllm:prefix_cache_hits_total {hits}\n"
+    )
+
+
 @lru_cache(maxsize=64)
 def response_frames(
-    behaviour: Behaviour, fault: Fault, prompt_tokens: int, output_tokens: int
+    behaviour: Behaviour, fault: Fault, prompt_tokens: int, output_tokens: int, chat: bool = False
 ) -> tuple[bytes, ...]:
     """Head, then one entry per chunk; what follows the last token travels with it."""
     count = {"drop": output_tokens // 4, "silent truncation": output_tokens // 4, "zero tokens": 0}
@@ -99,17 +121,21 @@ def response_frames(
     frames = [STREAM_HEAD]
     for done, text in _chunks(behaviour, tokens):
         last = done == tokens and fault not in ("drop", "silent truncation", "error event")
-        event: dict[str, Any] = {"model": model, "choices": [{"text": text}]}
+        choice = {"delta": {"content": text}} if chat else {"text": text}
+        event: dict[str, Any] = {"model": model, "choices": [choice]}
         event["choices"][0]["finish_reason"] = "length" if last else None
         if behaviour.continuous_usage and fault != "no usage":
             event["usage"] = {"prompt_tokens": prompt, "completion_tokens": done}
         frames.append(frame(event))
     frames.extend([b""] if len(frames) == 1 else [])
-    frames[-1] += _ending(fault, model, prompt, tokens)
+    usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": tokens}
+    if behaviour.cache_hits:
+        usage["prompt_tokens_details"] = {"cached_tokens": prompt}
+    frames[-1] += _ending(fault, model, usage)
     return tuple(frames)
 
 
-def _ending(fault: Fault, model: str, prompt_tokens: int, tokens: int) -> bytes:
+def _ending(fault: Fault, model: str, usage: dict[str, Any]) -> bytes:
     """Usage, [DONE] and the last chunk, as far as the fault lets them come."""
     if fault == "drop":
         return b""
@@ -119,7 +145,6 @@ def _ending(fault: Fault, model: str, prompt_tokens: int, tokens: int) -> bytes:
     elif fault == "zero tokens":
         ending += frame({"model": model, "choices": [{"text": "", "finish_reason": "stop"}]})
     if fault != "no usage":
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
         ending += frame({"model": model, "choices": [], "usage": usage})
     return ending + frame("[DONE]") + b"0\r\n\r\n"
 
@@ -141,4 +166,6 @@ def _word(kind: Text, index: int) -> str:
         return ""
     if kind == "clock":
         return f" {CLOCK_DIGITS.decode()}"
+    if kind == "first word, then noise" and index:
+        return hashlib.sha256(f"{index}".encode()).hexdigest()[:8]
     return f" w{index * index % 97}"

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import heapq
 import json
+import ssl
 import sys
 import time
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any, cast, get_args
 
 from hwtune.adapters.load.exchange import clock
 from hwtune.adapters.load.http import parse_head
+from hwtune.adapters.load.loop import new_loop
 from hwtune.adapters.load.mock_frames import (
     CLOCK_DIGITS,
     STREAM_HEAD,
@@ -30,9 +32,11 @@ from hwtune.adapters.load.mock_frames import (
     Text,
     frame,
     immediate_answer,
+    metrics_text,
     plain_response,
     response_frames,
     role_event,
+    text_response,
 )
 
 
@@ -48,15 +52,16 @@ class MockServer:
         self._timer: asyncio.TimerHandle | None = None
         self._unix_offset_s = time.time() - clock()
         self.bodies: list[dict[str, Any]] = []
+        self.prompt_tokens = 0
         self.keep_bodies = True
         self.connections: set[asyncio.Transport] = set()
         self._server: asyncio.Server | None = None
 
-    async def start(self, port: int = 0) -> int:
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         """Listens on 127.0.0.1 and returns the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", port, backlog=2048
+            lambda: _Connection(self), "127.0.0.1", port, backlog=2048, ssl=tls
         )
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -151,22 +156,28 @@ class _Connection(asyncio.Protocol):
         length = (head.content_length or 0) if head else 0
         if len(self._buffer) < end + 4 + length:
             return
-        line = bytes(self._buffer[: self._buffer.find(b"\r\n")]).decode()
+        line, *headers = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
         body = bytes(self._buffer[end + 4 : end + 4 + length])
         del self._buffer[: end + 4 + length]
+        key = self._server.behaviour.api_key
+        if key and f"Authorization: Bearer {key}" not in headers:
+            self.write(plain_response(401, {"error": {"message": "no or another API key"}}))
+            return
         self._handle(line.split()[1], body)
 
     def _handle(self, path: str, body: bytes) -> None:
+        behaviour = self._server.behaviour
         if path.endswith("/completions"):
-            self._complete(_parsed(body))
+            self._complete(_parsed(body), chat="/chat/" in path)
+        elif path.endswith("/metrics") and behaviour.prefix_caching is not None:
+            self.write(text_response(metrics_text(behaviour, self._server.prompt_tokens)))
         elif path.endswith("/models"):
-            behaviour = self._server.behaviour
             model = {"id": behaviour.model, "max_model_len": behaviour.max_model_len}
             self.write(plain_response(200, {"data": [model]}))
         else:
             self.write(plain_response(404, {"error": {"message": f"the mock has no {path}"}}))
 
-    def _complete(self, body: dict[str, Any]) -> None:
+    def _complete(self, body: dict[str, Any], *, chat: bool) -> None:
         server = self._server
         if server.keep_bodies:
             server.bodies.append(body)
@@ -182,10 +193,10 @@ class _Connection(asyncio.Protocol):
             self.write(STREAM_HEAD)
             self.abort()
             return
-        frames = response_frames(
-            server.behaviour, fault, len(body["prompt"]), int(body["max_tokens"])
-        )
-        early = frame(role_event()) if server.behaviour.role_chunk else b""
+        prompt, output = _lengths(body, chat)
+        server.prompt_tokens += prompt
+        frames = response_frames(server.behaviour, fault, prompt, output, chat)
+        early = frame(role_event()) if chat or server.behaviour.role_chunk else b""
         self.write(frames[0] + early)
         due_s = self._read_s + server.behaviour.ttft_s
         server.begin(_Stream(connection=self, frames=frames, fault=fault, due_s=due_s))
@@ -204,6 +215,14 @@ class _Connection(asyncio.Protocol):
             return
         for position in range(len(data)):
             self._transport.write(data[position : position + 1])
+
+
+def _lengths(body: dict[str, Any], chat: bool) -> tuple[int, int]:
+    """Prompt tokens and output tokens. In a chat a word is a token, and the template adds five."""
+    if not chat:
+        return len(body["prompt"]), int(body["max_tokens"])
+    words = sum(len(message["content"].split()) for message in body["messages"])
+    return words + 5, int(body["max_completion_tokens"])
 
 
 @lru_cache(maxsize=64)
@@ -230,8 +249,6 @@ def main(arguments: list[str] | None = None) -> None:
         fault_every=options.fault_every,
         text=options.text,
     )
-    from hwtune.adapters.load.client import new_loop
-
     loop = new_loop()
     server = MockServer(behaviour)
     server.keep_bodies = False

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from hwtune.adapters.load.arms import ArmServer, served_model
-from hwtune.adapters.load.client import LoadReport, Request, run_load
-from hwtune.adapters.load.exchange import parse_endpoint
-from hwtune.domain.bench import ARMS, ArmProof, Phase, RequestRecord
-from hwtune.domain.errors import ExternalFailureError, InfeasibleError
+from hwtune.adapters.load.arms import ArmServer
+from hwtune.adapters.load.ask import metrics_text, served_model
+from hwtune.adapters.load.client import LoadReport, run_load
+from hwtune.adapters.load.exchange import Endpoint, parse_endpoint
+from hwtune.adapters.load.prompting import PromptMaker
+from hwtune.adapters.load.requests import Request
+from hwtune.domain.bench import ARMS, ArmProof, RequestRecord
+from hwtune.domain.errors import ExternalFailureError, InfeasibleError, InputError
 from hwtune.domain.launch import Arm
-from hwtune.domain.workload import (
-    Block,
-    Design,
-    Place,
-    Tier,
-    places,
-    prompt_hash,
-    prompt_keys,
-    prompts_in_pair,
-    schedule,
-    token_prompt,
-    warm_up_lengths,
-)
+from hwtune.domain.pairing import latest_attempts, next_attempts
+from hwtune.domain.prefix_cache import CacheReading, read_cache
+from hwtune.domain.workload import Block, Design, Tier, schedule
 from hwtune.io.records import RequestJournal
 
 Echo = Callable[[str], None]
@@ -41,6 +34,7 @@ class Progress:
     records: list[RequestRecord] = field(default_factory=list)
     proofs: dict[Arm, ArmProof] = field(default_factory=dict)
     worst_lag_s: float = 0.0
+    readings: list[CacheReading] = field(default_factory=list)
 
 
 class Runner:
@@ -55,6 +49,7 @@ class Runner:
         echo: Echo,
         on_block: Callable[[Block, Progress], None] = lambda block, progress: None,
         sleep: Callable[[float], None] = time.sleep,
+        api_key: str = "",
     ) -> None:
         self._design = design
         self._arms = arms
@@ -62,6 +57,8 @@ class Runner:
         self._echo = echo
         self._on_block = on_block
         self._sleep = sleep
+        self._api_key = api_key
+        self._prompts = PromptMaker(design)
         self._attempts = next_attempts(design, earlier)
         self._targets: dict[Arm, _Target] = {}
         self._wrong: set[Arm] = set()
@@ -84,7 +81,10 @@ class Runner:
             for block in blocks:
                 self._run_block(block)
             if not self._restarts:
+                for arm in ARMS:
+                    self._read_cache(arm, "end")
                 self._prove(require_kernel_hits=True)
+            self._repeat()
         return self.progress
 
     @contextmanager
@@ -99,17 +99,31 @@ class Runner:
 
     def _start(self, arm: Arm) -> None:
         self._echo(f"{arm}: starting the server" if self._owns_servers() else f"{arm}: connecting")
-        url = self._arms[arm].start()
-        name, longest = served_model(url)
+        endpoints = tuple(
+            parse_endpoint(url, verify_tls=self._design.verify_tls, api_key=self._api_key)
+            for url in self._arms[arm].start()
+        )
+        name = self._check_models(arm, endpoints)
+        self._targets[arm] = _Target(endpoints=endpoints, model=name)
+        self._echo(f"{arm}: ready at {', '.join(endpoint.url for endpoint in endpoints)}")
+        if said := self._prompts.measure_text(endpoints[0], name):
+            self._echo(f"{arm}: {said}")
+
+    def _check_models(self, arm: Arm, endpoints: Sequence[Endpoint]) -> str:
+        """The name under which all endpoints answer."""
         wanted = max(tier.most_tokens for tier in self._design.tiers)
-        if longest is not None and longest < wanted:
+        served = [served_model(endpoint) for endpoint in endpoints]
+        if len({name for name, _ in served}) > 1:
+            message = f"{arm}: its endpoints serve {' and '.join(name for name, _ in served)}"
+            raise InputError(message)
+        longest = min((length for _, length in served if length is not None), default=wanted)
+        if longest < wanted:
             message = (
                 f"{arm}: the server takes {longest} tokens, the largest tier needs {wanted};"
                 f" pass --max-model-len {wanted} or leave the tier out"
             )
             raise InfeasibleError(message)
-        self._targets[arm] = _Target(url=url, model=name)
-        self._echo(f"{arm}: ready at {url}")
+        return served[0][0]
 
     def _owns_servers(self) -> bool:
         return self._design.mode != "given urls"
@@ -123,6 +137,7 @@ class Runner:
         """Warm-up and a first look at the markers. False: an arm is not what it should be."""
         for arm in ARMS:
             self._warm_up(arm, self._design.tiers)
+            self._read_cache(arm, "start")
         self._prove(require_kernel_hits=False)
         return all(proof.passed is not False for proof in self.progress.proofs.values())
 
@@ -152,73 +167,79 @@ class Runner:
         self._echo(f"{arm}: markers: {proof.summary}")
 
     def _warm_up(self, arm: Arm, tiers: Sequence[Tier]) -> None:
+        earlier = self.progress.records
+        number = sum(record.phase == "warm-up" and record.arm == arm for record in earlier)
         for tier in tiers:
-            requests = list(self._warm_up_requests(arm, tier))
+            model = self._targets[arm].model
+            requests = list(self._prompts.warm_up(arm, tier, number, model))
             records = self._load(arm, requests)
             times = [f"{r.ttft_s * 1e3:.0f}" for r in records if r.ttft_s is not None]
             self._echo(
                 f"{arm}: warm-up {tier.name}: TTFT {', '.join(times) or 'none'} ms (excluded)"
             )
 
-    def _warm_up_requests(self, arm: Arm, tier: Tier) -> Iterator[Request]:
-        earlier = self.progress.records
-        number = sum(record.phase == "warm-up" and record.arm == arm for record in earlier)
-        for index, length in enumerate(warm_up_lengths(self._design, tier)):
-            key = f"{self._design.seed}/warm-up/{tier.name}/{number}/{index}"
-            request = self._request(arm, "warm-up", tier, (0, 0, index), key, length)
-            yield replace(request, model=self._targets[arm].model)
-
     def _run_block(self, block: Block) -> None:
         server = block.server
         if self._restarts:
             self._start(server)
             self._warm_up(server, [block.tier])
+            self._read_cache(server, "start")
         else:
             self._sleep(self._design.settle_s)
-        records = self._load(server, list(self._block_requests(block)))
+        model = self._targets[server].model
+        requests = self._prompts.block(block, self._attempts[block.place], model)
+        records = self._load(server, requests)
         self._check_alive(block, records)
         if self._restarts:
+            self._read_cache(server, "end")
             self._prove_restarted(server)
             self._stop([server])
         self.progress.done += 1
         self._on_block(block, self.progress)
 
-    def _block_requests(self, block: Block) -> Iterator[Request]:
-        attempt = self._attempts[block.place]
-        for index, (key, length) in enumerate(prompt_keys(self._design, block, attempt)):
-            place = (block.pair, attempt, index)
-            request = self._request(block.arm, block.phase, block.tier, place, key, length)
-            yield replace(request, model=self._targets[block.server].model)
+    def _read_cache(self, arm: Arm, moment: Literal["start", "end"]) -> None:
+        for server, endpoint in enumerate(self._targets[arm].endpoints):
+            text = metrics_text(endpoint)
+            if text is None:
+                continue
+            reading = read_cache(text, arm=arm, server=server, moment=moment, unix_s=time.time())
+            self.progress.readings.append(reading)
 
-    def _request(
-        self,
-        arm: Arm,
-        phase: Phase,
-        tier: Tier,
-        place: tuple[int, int, int],
-        key: str,
-        length: int,
-    ) -> Request:
-        token_ids = token_prompt(key, length, self._design.vocab_size)
-        return Request(
-            arm=arm,
-            phase=phase,
-            tier=tier.name,
-            pair=place[0],
-            attempt=place[1],
-            prompt=place[2],
-            prompt_id=prompt_hash(token_ids),
-            token_ids=tuple(token_ids),
-            model="",
-            output_tokens=self._design.output_tokens,
-        )
+    def _repeat(self) -> None:
+        """The baseline answers some prompts once more: how often does it agree with itself?"""
+        for tier in self._design.tiers:
+            requests = self._repeats(tier)
+            if not requests:
+                continue
+            if "baseline" not in self._targets:
+                self._start("baseline")
+            self._echo(f"baseline: {len(requests)} prompts of {tier.name} again, for their texts")
+            model = self._targets["baseline"].model
+            self._load("baseline", [replace(request, model=model) for request in requests])
+        if self._restarts:
+            self._stop(["baseline"])
+
+    def _repeats(self, tier: Tier) -> list[Request]:
+        """The first measured prompts of a tier, without those that have been repeated."""
+        measured = latest_attempts(self.progress.records, tier.name)
+        done = {record.prompt_id for record in self.progress.records if record.phase == "repeat"}
+        attempts = {record.pair: record.attempt for record in measured}
+        found: list[Request] = []
+        for pair in sorted(attempts):
+            if len(found) < self._design.repeats:
+                block = Block(tier=tier, pair=pair, arm="baseline")
+                found += self._prompts.block(block, attempts[pair], "")
+        wanted = found[: self._design.repeats]
+        return [
+            replace(request, phase="repeat") for request in wanted if request.prompt_id not in done
+        ]
 
     def _load(self, arm: Arm, requests: Sequence[Request]) -> list[RequestRecord]:
         records: list[RequestRecord] = []
         report: LoadReport = run_load(
-            parse_endpoint(self._targets[arm].url),
+            self._targets[arm].endpoints,
             requests,
-            concurrency=self._design.concurrency,
+            concurrency=None if self._design.arrival != "closed" else self._design.concurrency,
             timeout_s=self._design.request_timeout_s,
             on_record=lambda record: self._keep(record, records),
         )
@@ -237,7 +258,8 @@ class Runner:
         gone = next((r.detail for r in failed if r.failure == "connect error"), "")
         if failed and not gone:
             try:
-                served_model(self._targets[block.server].url)
+                for endpoint in self._targets[block.server].endpoints:
+                    served_model(endpoint)
             except ExternalFailureError as error:
                 gone = str(error)
                 # Voids the pair, so that a resume measures it again.
@@ -255,29 +277,5 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    url: str
+    endpoints: tuple[Endpoint, ...]
     model: str
-
-
-def next_attempts(design: Design, earlier: Iterable[RequestRecord]) -> dict[Place, int]:
-    """Pairs still to run, with their attempt number.
-
-    A pair is finished when both arms have a record of every prompt in the same attempt and no
-    request met a dead server. Otherwise both arms measure it again, with fresh prompts.
-    """
-    counts: Counter[tuple[Place, int]] = Counter()
-    void: set[tuple[Place, int]] = set()
-    highest: dict[Place, int] = {}
-    for record in earlier:
-        place = (record.phase, record.tier, record.pair)
-        highest[place] = max(highest.get(place, 0), record.attempt)
-        counts[place, record.attempt] += 1
-        if record.failure == "connect error":
-            void.add((place, record.attempt))
-    missing: dict[Place, int] = {}
-    for place in places(design):
-        last = (place, highest.get(place, -1))
-        full = prompts_in_pair(design, place[2]) * len(ARMS)
-        if last in void or counts[last] < full:
-            missing[place] = last[1] + 1
-    return missing

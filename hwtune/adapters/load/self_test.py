@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from hwtune.adapters.load.client import Request, run_load
+from hwtune.adapters.load.client import run_load
 from hwtune.adapters.load.exchange import parse_endpoint
 from hwtune.adapters.load.mock_frames import Behaviour, Fault
 from hwtune.adapters.load.mock_thread import running_mock
+from hwtune.adapters.load.requests import Request
 from hwtune.domain.bench import FailureReason, RequestRecord
 from hwtune.domain.client_check import ClientCheck, Truth, check_client
 from hwtune.domain.errors import ExternalFailureError

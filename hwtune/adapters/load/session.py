@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,21 +12,24 @@ from typing import Protocol
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
 from hwtune.adapters.load.disk_evidence import plan_gates, proofs_on_disk, worse
-from hwtune.adapters.load.runner import Progress, Runner, next_attempts
+from hwtune.adapters.load.runner import Progress, Runner
 from hwtune.domain.bench import (
     ARMS,
-    TTFT,
     ArmProof,
     Comparison,
     Gate,
     RequestRecord,
 )
+from hwtune.domain.bench_metrics import TTFT
 from hwtune.domain.compare import compare
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
+from hwtune.domain.pairing import next_attempts
+from hwtune.domain.prefix_cache import cache_gates
 from hwtune.domain.stats import median
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
+from hwtune.io.cache_readings import append_readings, read_readings
 from hwtune.io.records import (
     DESIGN_FILE,
     REPORT_FILE,
@@ -94,19 +98,31 @@ class Session:
                 lambda block, progress: watcher.block(
                     progress.done, progress.total, _block_line(self.design, block, progress)
                 ),
+                api_key=self._api_key(),
             )
             try:
                 runner.run()
             finally:
+                append_readings(self.run_dir, runner.progress.readings)
                 self._proofs = runner.progress.proofs
                 self._worst_lag_s = runner.progress.worst_lag_s
 
+    def _api_key(self) -> str:
+        """From the environment, so that it stands in no file and no list of processes."""
+        name = self.design.api_key_variable
+        if name is None:
+            return ""
+        if not os.environ.get(name):
+            message = f"--api-key-env {name}: the environment has no such variable, or it is empty"
+            raise InputError(message)
+        return os.environ[name]
+
     def _arms(self, ready_timeout_s: float) -> dict[Arm, ArmServer]:
         design = self.design
-        if design.baseline_url is not None and design.candidate_url is not None:
+        if design.mode == "given urls":
             return {
-                "baseline": UrlArm("baseline", design.baseline_url, _run(design.baseline_run)),
-                "candidate": UrlArm("candidate", design.candidate_url, _run(design.candidate_run)),
+                "baseline": UrlArm("baseline", design.baseline_urls, _run(design.baseline_run)),
+                "candidate": UrlArm("candidate", design.candidate_urls, _run(design.candidate_run)),
             }
         baseline, candidate, gate = served_arms(
             design.model,
@@ -161,7 +177,9 @@ class Session:
         watched = {} if self.design.mode == "restart per block" else self._proofs
         red = [gate for gate in self._gates if gate.state == "failed"]
         plans = red or plan_gates(self.design, self.run_dir, records)
-        return (*marker_gates(worse(watched, disk)), *plans)
+        declared = self.design.mode != "given urls"
+        cache = cache_gates(read_readings(self.run_dir), records, declared=declared)
+        return (*marker_gates(worse(watched, disk)), *plans, *cache)
 
     def missing(self) -> str:
         """What a resume would still measure, or nothing."""

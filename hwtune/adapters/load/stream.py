@@ -31,11 +31,14 @@ class Answer:
 
     token_times_s: list[float] = field(default_factory=list)
     """Clock time of each chunk that carries a token."""
+    token_counts: list[int | None] = field(default_factory=list)
+    """Output tokens so far at each of these, where the server counts as it streams."""
     texts: list[str] = field(default_factory=list)
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
     model: str | None = None
+    cached_tokens: int | None = None
     done: bool = False
 
 
@@ -118,8 +121,10 @@ def _take_event(answer: Answer, time_s: float, event: bytes) -> None:
         _fail("error event", _message(event))
     answer.model = data.get("model") or answer.model
     carries_token = _take_choice(answer, data)
-    if _take_usage(answer, data.get("usage"), bool(data.get("choices")), carries_token):
+    usage = data.get("usage")
+    if _take_usage(answer, usage, bool(data.get("choices")), carries_token):
         answer.token_times_s.append(time_s)
+        answer.token_counts.append(answer.output_tokens if isinstance(usage, dict) else None)
 
 
 def _take_choice(answer: Answer, data: dict[str, Any]) -> bool:
@@ -147,6 +152,9 @@ def _take_usage(answer: Answer, usage: object, has_choice: bool, has_content: bo
     before = answer.output_tokens or 0
     answer.prompt_tokens = usage.get("prompt_tokens", answer.prompt_tokens)
     answer.output_tokens = usage.get("completion_tokens", answer.output_tokens)
+    cached = usage.get("prompt_tokens_details")
+    if isinstance(cached, dict):
+        answer.cached_tokens = cached.get("cached_tokens", answer.cached_tokens)
     grown = (answer.output_tokens or 0) > before
     return has_content or (has_choice and grown)
 

@@ -1,0 +1,78 @@
+"""Short questions to a server: which model it serves, and what its metrics say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange
+from hwtune.adapters.load.http import MalformedResponseError, body_pieces, parse_head
+from hwtune.adapters.load.loop import run_async
+from hwtune.domain.errors import ExternalFailureError
+
+
+def get_text(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> str:
+    """Body of a GET.
+
+    Raises:
+        ExternalFailureError: no connection, or another status than 200.
+    """
+    exchange = run_async(_get(endpoint, path, timeout_s))
+    problem = exchange.detail
+    if exchange.ending == "complete":
+        try:
+            head = parse_head(b"".join(piece for _, piece in exchange.reads))
+            if head is not None and head.status == 200:
+                pieces = body_pieces(exchange.reads, head)
+                return b"".join(piece for _, piece in pieces).decode("utf-8", "replace")
+            problem = f"HTTP status {head.status if head else 'missing'}"
+        except MalformedResponseError as error:
+            problem = str(error)
+    message = f"{endpoint.url}{path}: {problem or 'no answer'}"
+    raise ExternalFailureError(message)
+
+
+async def _get(endpoint: Endpoint, path: str, timeout_s: float) -> Exchange:
+    connection = Connection(endpoint)
+    exchange = await connection.send(endpoint.request(b"", "GET", path), timeout_s)
+    connection.close()
+    return exchange
+
+
+def get_json(endpoint: Endpoint, path: str) -> Any:  # noqa: ANN401 - JSON
+    """GET of a small JSON document.
+
+    Raises:
+        ExternalFailureError: no connection, another status than 200, or no JSON.
+    """
+    text = get_text(endpoint, path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"{endpoint.url}{path}: {error}"
+        raise ExternalFailureError(message) from None
+
+
+def served_model(endpoint: Endpoint) -> tuple[str, int | None]:
+    """Name under which a server answers, and the most tokens a request may have in all.
+
+    Raises:
+        ExternalFailureError: the server does not answer, or names no model.
+    """
+    data = get_json(endpoint, "/v1/models")
+    try:
+        first = data["data"][0]
+        name = str(first["id"])
+    except (KeyError, IndexError, TypeError):
+        message = f"{endpoint.url}/v1/models names no model"
+        raise ExternalFailureError(message) from None
+    length = first.get("max_model_len")
+    return name, length if isinstance(length, int) else None
+
+
+def metrics_text(endpoint: Endpoint) -> str | None:
+    """``/metrics``, or None where there is none."""
+    try:
+        return get_text(endpoint, "/metrics")
+    except ExternalFailureError:
+        return None
