@@ -1,0 +1,231 @@
+"""The scheduler itself: running requests first, then the waiting ones (Scheduler.schedule)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hwtune.domain.scheduler.cache import Cache, Hit
+from hwtune.domain.scheduler.live import FINISHED, PREEMPTED, RUNNING, WAITING, Live
+from hwtune.domain.scheduler.plan import Pick, Plan
+from hwtune.domain.scheduler.queues import ByPriority, Fcfs, Queue
+from hwtune.domain.scheduler.setup import Setup
+from hwtune.domain.scheduler.values import RowKind
+
+
+class Engine:
+    """Requests, queues and cache of one engine."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._config = setup.config
+        self.cache = Cache(setup)
+        self.running: list[Live] = []
+        self.waiting: Queue = ByPriority() if setup.config.policy == "priority" else Fcfs()
+        self.tables: dict[str, tuple[int, ...]] = {}
+        """Running request -> length of its block table per group."""
+        self.held: dict[str, tuple[int, ...]] = {}
+        """Running request -> blocks held per group."""
+
+    # --- schedule ---------------------------------------------------------------------------
+
+    def schedule(self) -> Plan:
+        """Decides one step and counts its tokens as computed."""
+        setup = self._setup
+        plan = Plan(
+            budget=setup.max_scheduled,
+            inputs=self._config.max_num_batched_tokens,
+            long_prefill=self._long_prefill(),
+        )
+        self.cache.begin_step()
+        self._schedule_running(plan)
+        if not plan.preempted:
+            self._schedule_waiting(plan)
+        self.cache.end_scheduling()
+        self._advance(plan.picks)
+        return plan
+
+    def _long_prefill(self) -> int:
+        """The threshold protects others, so it does not hold for a request that is alone."""
+        config = self._config
+        requests = len(self.running) + len(self.waiting)
+        threshold = config.long_prefill_token_threshold
+        if requests <= 1 and not self._setup.rules.long_prefill_alone:
+            return 0
+        if threshold > 0 and config.long_prefill_adaptive:
+            return max(threshold, config.max_num_batched_tokens // max(requests, 1))
+        return threshold
+
+    def _schedule_running(self, plan: Plan) -> None:
+        index = 0
+        draft_slots = self._setup.draft_slots
+        while index < len(self.running) and plan.budget > 0 and plan.inputs > draft_slots:
+            live = self.running[index]
+            tokens = 0 if _ends_in_flight(live) else self._wanted(live, plan)
+            if tokens <= 0:
+                index += 1
+                continue
+            while not self._room(live, tokens):
+                victim = self._victim()
+                index -= self._preempt(victim, plan, index)
+                if victim is live:
+                    return
+            plan.prefill_scheduled |= live.prefilling
+            plan.charge(self._pick(live, tokens, "running"), draft_slots)
+            index += 1
+
+    def _wanted(self, live: Live, plan: Plan) -> int:
+        """Tokens that a running request asks for, within every limit."""
+        tokens = live.known + live.proposed + live.placeholders - live.computed
+        if 0 < plan.long_prefill < tokens:
+            tokens = plan.long_prefill
+        tokens = min(
+            tokens,
+            plan.budget,
+            plan.inputs - self._setup.draft_slots,
+            self._config.max_model_len - live.computed - 1,
+        )
+        split = self._setup.split
+        return split.clip(live, tokens, live.computed) if split else tokens
+
+    def _room(self, live: Live, tokens: int) -> bool:
+        if live.computed + tokens + self.cache.lookahead <= live.quiet_until:
+            return True
+        if not self.cache.allocate(live, tokens):
+            return False
+        self._note_tables(live)
+        return True
+
+    def _note_tables(self, live: Live) -> None:
+        self.tables[live.id] = tuple([len(table.blocks) for table in live.tables])
+        self.held[live.id] = tuple([table.held for table in live.tables])
+
+    def _pick(self, live: Live, tokens: int, kind: RowKind) -> Pick:
+        drafts = 0
+        if live.proposed:
+            unknown = tokens + live.computed - live.known - live.placeholders
+            drafts = max(min(live.proposed, unknown), 0)
+            live.proposed = 0
+        return Pick(live=live, tokens=tokens, drafts=drafts, kind=kind, computed=live.computed)
+
+    def _victim(self) -> Live:
+        if self._config.policy == "priority":
+            return max(self.running, key=lambda live: (live.priority, live.arrival))
+        return self.running[-1]
+
+    def _preempt(self, victim: Live, plan: Plan, index: int) -> int:
+        """Sends a running request back to the queue; 1 if it stood before ``index``."""
+        place = self.running.index(victim)
+        del self.running[place]
+        if self._setup.rules.preemption_refunds:
+            plan.refund(victim, self._setup.draft_slots)
+        self._drop_tables(victim)
+        self.cache.release(victim)
+        victim.status = PREEMPTED
+        victim.computed = victim.proposed = victim.placeholders = 0
+        victim.drop_stale = victim.drop_stale and victim.stale > 0
+        victim.stale = victim.in_flight
+        self.waiting.put_back((victim,))
+        plan.preempted.append(victim)
+        return int(place < index)
+
+    def _drop_tables(self, live: Live) -> None:
+        self.tables.pop(live.id, None)
+        self.held.pop(live.id, None)
+
+    # --- admit ------------------------------------------------------------------------------
+
+    def _schedule_waiting(self, plan: Plan) -> None:
+        passed_over: list[Live] = []
+        draft_slots = self._setup.draft_slots
+        while plan.budget > 0 and plan.inputs > draft_slots and len(self.waiting):
+            if len(self.running) >= self._setup.max_active:
+                break
+            live = self.waiting.head()
+            if live.stale and not live.drop_stale:
+                passed_over.append(self.waiting.pop())
+                continue
+            pick = self._admission(live, plan)
+            if pick is None:
+                break
+            self.waiting.pop()
+            self.running.append(live)
+            live.status = RUNNING
+            live.computed = pick.computed
+            self._note_tables(live)
+            plan.charge(pick, draft_slots)
+        if passed_over:
+            self.waiting.put_back(passed_over)
+
+    def _admission(self, live: Live, plan: Plan) -> Pick | None:
+        """What the head of the queue gets; None when it has to go on waiting."""
+        hit = self.cache.lookup(live)
+        live.junction = hit.junction if self._setup.rules.junctions else 0
+        room = min(plan.budget, plan.inputs - self._setup.draft_slots)
+        tokens = self._first_tokens(live, hit, plan, room)
+        drafts = max(tokens - (live.known - hit.tokens), 0)
+        split = self._setup.split
+        if split and tokens > 0:
+            clipped = split.clip(live, tokens, hit.tokens)
+            if drafts and clipped != tokens:
+                clipped, drafts = 1, 0
+            tokens = clipped
+        if tokens <= 0:
+            return None
+        kind: RowKind = "new" if live.status == WAITING else "resumed"
+        whole = self._config.reserve_full_isl
+        if not self.cache.admit(live, tokens, hit, whole=whole, others=bool(self.running)):
+            return None
+        return Pick(live=live, tokens=tokens, drafts=drafts, kind=kind, computed=hit.tokens)
+
+    def _first_tokens(self, live: Live, hit: Hit, plan: Plan, room: int) -> int:
+        """Tokens for a waiting request before alignment; 0 when nothing fits."""
+        tokens = live.known - hit.tokens
+        if self._pads(live, hit, plan, tokens):
+            # A lone token beside verifications is padded, so that all rows are equally long.
+            padded = 1 + self._setup.num_drafts
+            return padded if padded <= room else 0
+        if 0 < plan.long_prefill < tokens:
+            tokens = plan.long_prefill
+        if not self._config.chunked_prefill and tokens > room:
+            return 0
+        return min(tokens, room)
+
+    def _pads(self, live: Live, hit: Hit, plan: Plan, tokens: int) -> bool:
+        drafts = self._setup.num_drafts
+        return (
+            drafts > 0
+            and self._setup.rules.pads_verifications
+            and tokens == 1
+            and not plan.prefill_scheduled
+            and (any(pick.kind == "running" for pick in plan.picks) or hit.tokens > 0)
+            and hit.tokens + drafts + 2 <= self._config.max_model_len
+        )
+
+    # --- after ------------------------------------------------------------------------------
+
+    def _advance(self, picks: Iterable[Pick]) -> None:
+        asynchronous = self._config.async_scheduling
+        for pick in picks:
+            live = pick.live
+            live.computed += pick.tokens
+            live.in_flight += pick.tokens
+            live.prefilling = live.computed < live.known + live.placeholders
+            pick.produces = not live.prefilling
+            if asynchronous and pick.produces:
+                live.placeholders += 1 + pick.drafts
+                live.proposed = self._setup.num_drafts
+
+    def finish(self, live: Live) -> None:
+        """Takes a request out of the engine and frees its blocks."""
+        if live.status == RUNNING:
+            self.running.remove(live)
+            self._drop_tables(live)
+        else:
+            self.waiting.remove(live)
+        live.status = FINISHED
+        self.cache.release(live)
+
+
+def _ends_in_flight(live: Live) -> bool:
+    """Async: whether steps in flight are sure to reach the request's last token."""
+    return live.placeholders > 0 and live.computed + 2 - live.placeholders >= live.limit

@@ -1,0 +1,114 @@
+"""A request inside the engine."""
+
+from __future__ import annotations
+
+from hwtune.domain.scheduler.blocks import Block, Key
+from hwtune.domain.scheduler.values import Request
+
+WAITING, RUNNING, PREEMPTED, FINISHED = range(4)
+
+
+class Table:
+    """What one request holds of one cache group."""
+
+    __slots__ = (
+        "allocated",
+        "blocks",
+        "cached",
+        "held",
+        "kept_tail",
+        "partial",
+        "previous_state",
+        "retired",
+    )
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        """By position; gaps are NULL."""
+        self.held = 0
+        """Blocks without the gaps."""
+        self.cached = 0
+        """Leading blocks that caching is done with."""
+        self.partial: tuple[int, Block] | None = None
+        """A block shared with others up to a point inside it: (index, block), to be copied."""
+        self.allocated = False
+        """Mamba: the request has a running state."""
+        self.previous_state: int | None = None
+        """Mamba: index of the state before the last one."""
+        self.retired = 0
+        """Mamba: leading blocks that are known to be gaps."""
+        self.kept_tail: int | None = None
+        """Mamba: the boundary whose state the request cached inside a block."""
+
+
+class Live:
+    """Counters of one request; names follow vLLM's Request (v1/request.py)."""
+
+    __slots__ = (
+        "arrival",
+        "computed",
+        "drop_stale",
+        "id",
+        "in_flight",
+        "junction",
+        "known",
+        "limit",
+        "order",
+        "owner",
+        "placeholders",
+        "prefilling",
+        "prefix_len",
+        "prefix_owner",
+        "priority",
+        "prompt_len",
+        "proposed",
+        "quiet_until",
+        "stale",
+        "status",
+        "tables",
+        "verified",
+    )
+
+    def __init__(self, request: Request, order: int, arrival: float, num_groups: int) -> None:
+        self.id = request.id
+        self.order = order
+        """Number of the request in the run."""
+        self.arrival = arrival
+        self.priority = request.priority
+        self.prompt_len = request.prompt_len
+        self.limit = request.prompt_len + request.output_len
+        """Known tokens at which the request ends."""
+        self.known = request.prompt_len
+        """Prompt and produced tokens (num_tokens)."""
+        self.computed = 0
+        self.proposed = 0
+        """Drafts proposed for the next step (len(spec_token_ids))."""
+        self.placeholders = 0
+        """Tokens of steps in flight that are not known yet (async)."""
+        self.in_flight = 0
+        """Scheduled tokens whose output was not processed."""
+        self.stale = 0
+        """In-flight tokens from before a preemption."""
+        self.drop_stale = False
+        self.status = WAITING
+        self.prefilling = False
+        """Whether the last step left part of the known tokens uncomputed (is_prefill_chunk)."""
+        self.junction = 0
+        """Where a prefix shared with others ends that a sparse group has not cached."""
+        self.verified = 0
+        """Verifications of drafts so far."""
+        self.quiet_until = 0
+        """Up to this many tokens an allocation changes nothing."""
+        self.tables = [Table() for _ in range(num_groups)]
+        self.owner: object = order
+        self.prefix_owner: object = request.prefix_id
+        self.prefix_len = request.prefix_len if request.prefix_id is not None else 0
+
+    def key(self, group: int, hash_block: int, hash_tokens: int) -> Key:
+        """Under which the tokens up to the end of a hash block are cached."""
+        shared = (hash_block + 1) * hash_tokens <= self.prefix_len
+        return (group, self.prefix_owner if shared else self.owner, hash_block)
+
+    def rank(self) -> tuple[int, float, str]:
+        """Order of the priority policy."""
+        return (self.priority, self.arrival, self.id)

@@ -1,0 +1,52 @@
+"""Where a prefill chunk must end so that recurrent states can be cached (align mode)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hwtune.domain.scheduler.live import Live
+from hwtune.domain.scheduler.mamba import last_state_position
+
+SplitRule = Literal["whole", "sub-block"]
+"""Before 0.27 chunks are whole blocks; since then a block wider than the budget is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedSplit:
+    """The split of 0.27 and newer (_mamba_block_aligned_split)."""
+
+    block: int
+    """Tokens of the state's block."""
+    unit: int
+    """Tokens per hash."""
+    fine: bool
+    """Hits may end inside a block, so the prompt's last hash boundary is a stop too."""
+    drop_last: bool
+    """EAGLE: the last cacheable position lies one block earlier."""
+    largest_chunk: int
+    """Most tokens that one step can give to a prefill."""
+
+    def clip(self, live: Live, tokens: int, start: int) -> int:
+        """At most ``tokens`` from position ``start``; 0 when no allowed chunk fits."""
+        end = start + tokens
+        prefill_end = max(live.prompt_len, live.known - 1)
+        if start >= prefill_end:
+            return tokens
+        block = self.block
+        if end < prefill_end:
+            aligned = end // block * block
+            if aligned > start or block <= self.largest_chunk:
+                end = aligned
+        inside = [stop for stop in self._stops(live, start, end) if start < stop < end]
+        return max(min(inside, default=end) - start, 0)
+
+    def _stops(self, live: Live, start: int, end: int) -> tuple[int, int, int, int]:
+        block = self.block
+        last = last_state_position(live.known, block, self.drop_last)
+        boundary = (start // block + 1) * block if start % block else 0
+        tail = last_state_position(live.prompt_len, self.unit, self.drop_last) if self.fine else 0
+        junction = 0
+        if start < live.junction < end:
+            junction = start + (live.junction - start) // block * block
+        return boundary, last, tail if last < tail < live.prompt_len else 0, junction
