@@ -39,6 +39,18 @@ def serve(
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="Send no request of our own after start.")
     ] = False,
+    checked: Annotated[
+        bool,
+        typer.Option(
+            "--checked", help="Compute each hit by vLLM's own path too, and compare. Slow."
+        ),
+    ] = False,
+    check_rate: Annotated[
+        float | None,
+        typer.Option(
+            show_default=False, help="Share of the hits to compare, from 0 to 1; implies --checked."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Do not show vLLM's log (the run directory has it).")
     ] = False,
@@ -55,7 +67,8 @@ def serve(
     from hwtune.io.plans import plan_to_json
     from hwtune.report.plan import plan_to_text
 
-    plan = plan_server(model, profile, arm, context.args)
+    rate = check_rate if check_rate is not None else float(checked)
+    plan = plan_server(model, profile, arm, context.args, checked_rate=rate)
     if dry_run or form == "text":
         typer.echo(plan_to_json(plan) if form == "json" else plan_to_text(plan))
     if dry_run:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hwtune.domain.backend_names import same_backend
 from hwtune.domain.check_health import health_checks
 from hwtune.domain.check_kernels import NOT_VERIFIED, kernel_checks
+from hwtune.domain.check_numbers import number_checks
 from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, Mark, Place, Value
 from hwtune.domain.launch import Expectation
@@ -33,7 +34,7 @@ def all_checks(
     if evidence.other_runs:
         checks = [_void(item, evidence) for item in checks]
     kernels = kernel_checks(evidence, expect, require_hits=require_kernel_hits)
-    return (*checks, *kernels)
+    return (*checks, *kernels, *number_checks(evidence))
 
 
 def _void(check: Check, evidence: Evidence) -> Check:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import cast
 
+from hwtune.domain.checking import KernelCheck
 from hwtune.domain.evidence import (
     Evidence,
     KernelCount,
@@ -200,6 +201,7 @@ class EvidenceCollector:
         self,
         *,
         counts: tuple[KernelCount, ...] = (),
+        kernel_checks: tuple[KernelCheck, ...] = (),
         has_counters: bool = False,
         status: RunStatus | None = None,
         plan: LaunchPlan | None = None,
@@ -216,6 +218,7 @@ class EvidenceCollector:
             request_errors=self._failures.request_errors,
             marks=own,
             counts=tuple(count for count in counts if nonce is None or count.nonce == nonce),
+            kernel_checks=tuple(c for c in kernel_checks if nonce is None or c.nonce == nonce),
             has_counters=has_counters,
             nonce=nonce,
             nonce_verified=bool(self._nonce),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hwtune.domain.checking import KernelCheck
 from hwtune.domain.launch import LaunchPlan
 
 KernelOutcome = Literal["hit", "fallback", "captured", "fault"]
@@ -70,7 +71,9 @@ class Fact:
     """Places that state another value, one per value: shown, never dropped."""
 
 
-MarkKind = Literal["registered", "observing", "layer bound", "first hit", "fault", "refused"]
+MarkKind = Literal[
+    "registered", "observing", "layer bound", "first hit", "fault", "refused", "evidence lost"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,8 @@ class Evidence:
     """Requests that the server refused or failed; the server itself is fine."""
     marks: tuple[Mark, ...] = ()
     counts: tuple[KernelCount, ...] = ()
+    kernel_checks: tuple[KernelCheck, ...] = ()
+    """What checked mode compared."""
     has_counters: bool = False
     """Whether a counter directory exists, so that no counted call means no call."""
     nonce: str | None = None

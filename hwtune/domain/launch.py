@@ -72,6 +72,9 @@ class LaunchPlan:
     """Kernel block size that the plugin declares; None (baseline) leaves vLLM's own."""
     kernels: tuple[KernelSpec, ...]
     """Kernels the plugin dispatches to; observed only, never run, in the baseline arm."""
+    checked_rate: float = 0.0
+    """Share of the hits, from 0 to 1, that vLLM's own path computes too, to compare (checked
+    mode)."""
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     """Variables set on top of the caller's environment."""

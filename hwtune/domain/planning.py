@@ -55,6 +55,8 @@ class ServerRequest:
     port: int
     environ: Mapping[str, str]
     """The caller's environment."""
+    checked_rate: float = 0.0
+    """Share of the hits to compare with vLLM's own path, from 0 to 1."""
 
 
 def flag_value(flags: Sequence[str], name: str) -> str | None:
@@ -112,6 +114,7 @@ def plan_launch(
         backend_to_extend=request.profile.base_backend,
         alignment_tokens=request.profile.required_alignment_tokens if candidate else None,
         kernels=request.profile.kernels,
+        checked_rate=request.checked_rate,
         argv=_argv(request, install, added),
         environment=_environment(request),
         added=added,
@@ -125,8 +128,15 @@ def plan_launch(
             backend=_expected_backend(request, candidate),
             kernels=kernels if candidate else (),
         ),
-        notes=(*page.notes, *notes),
+        notes=(*page.notes, *notes, *_checked_notes(request)),
     )
+
+
+def _checked_notes(request: ServerRequest) -> tuple[str, ...]:
+    graphs = request.profile.device != "cpu" and "--enforce-eager" not in request.flags
+    if not request.checked_rate or not graphs:
+        return ()
+    return ("checked mode compares no call that a graph replays; --enforce-eager compares all",)
 
 
 def _refuse_flags(request: ServerRequest) -> None:
@@ -135,6 +145,12 @@ def _refuse_flags(request: ServerRequest) -> None:
     Raises:
         UsageError: names the flag and what to do instead.
     """
+    if not 0 <= request.checked_rate <= 1:
+        message = f"--check-rate {request.checked_rate}: expected a share from 0 to 1"
+        raise UsageError(message)
+    if request.checked_rate and request.arm == "baseline":
+        message = "--checked compares kernels, and --arm baseline runs none; leave one out"
+        raise UsageError(message)
     names = {flag.partition("=")[0].replace("_", "-") for flag in request.flags}
     if "--config" in names:
         message = "--config: the plan must see vLLM's flags; write the file's contents on the command line"

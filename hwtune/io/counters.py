@@ -5,6 +5,7 @@ Each is a :class:`~hwtune.io.shared_table.SharedTable` of one word per kernel, o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ _OVERFLOW = ("-", "fallback", "too many reasons to count apart")
 class CounterFile(SharedTable):
     """The writing side, one per vLLM process."""
 
-    def __init__(self, run_dir: Path, nonce: str) -> None:
-        super().__init__(run_dir / COUNTERS_DIRECTORY, _SLOTS)
+    def __init__(
+        self, run_dir: Path, nonce: str, on_loss: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        super().__init__(run_dir / COUNTERS_DIRECTORY, _SLOTS, on_loss)
         self._nonce = nonce
         self._slots: dict[tuple[str, str, str], int] = {}
         self.slot(*_OVERFLOW)

@@ -9,6 +9,7 @@ from typing import Any
 from hwtune.domain.answers import answers, remarks
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.check_records import Check, MarkerReport
+from hwtune.domain.checking import KernelCheck
 from hwtune.domain.evidence import Evidence, Fact, Place
 
 SCHEMA_VERSION = 1
@@ -47,6 +48,7 @@ def report_to_dict(report: MarkerReport, evidence: Evidence) -> dict[str, Any]:
             }
             for item in tallies(evidence)
         ],
+        "numbers": [_numbers_dict(row) for row in evidence.kernel_checks],
         "fallbacks": _places(evidence.fallbacks),
         "marks": [
             {"kind": mark.kind, "fields": dict(mark.fields), **_place(mark.place)}
@@ -77,6 +79,22 @@ def _check_dict(check: Check) -> dict[str, Any]:
             }
             for cause in check.diagnosis
         ],
+    }
+
+
+def _numbers_dict(row: KernelCheck) -> dict[str, Any]:
+    return {
+        "kernel": row.kernel,
+        "layer": row.layer,
+        "process": row.process,
+        "tolerance": row.tolerance,
+        "checked": row.checked,
+        "failed": row.failed,
+        "non_finite": row.non_finite,
+        "worst_absolute": row.worst_absolute,
+        "worst_relative": row.worst_relative,
+        "worst_query_len": row.worst_query_len,
+        "worst_context_len": row.worst_context_len,
     }
 
 

@@ -12,6 +12,7 @@ from hwtune.domain.errors import InputError
 from hwtune.domain.evidence import Evidence, KernelCount, Place, RunStatus, Sighting
 from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.metrics import metric_sightings
+from hwtune.io.check_slots import read_checks
 from hwtune.io.counters import COUNTERS_DIRECTORY, read_counters
 from hwtune.io.logs import read_log
 from hwtune.io.marker_sets import load_markers
@@ -54,6 +55,7 @@ def collect(
     counts, has_counters = _counts(run_dir, notes)
     return collector.evidence(
         counts=counts,
+        kernel_checks=() if run_dir is None else read_checks(run_dir),
         has_counters=has_counters,
         plan=plan,
         status=_status(run_dir, answers=metrics_text is not None),

@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,15 @@ _LINES_BYTES = 256 * 1024
 class SharedTable:
     """The writing side, one per process; a child made by fork gets files of its own.
 
-    When the directory cannot be written the words are kept in memory only, and ``lost`` says why:
-    serving goes on, the evidence does not.
+    When the directory cannot be written the words are kept in memory only: serving goes on, the
+    evidence does not. ``lost`` says why, and ``on_loss`` is told once.
     """
 
-    def __init__(self, directory: Path, num_words: int) -> None:
+    def __init__(
+        self, directory: Path, num_words: int, on_loss: Callable[[str], None] = lambda reason: None
+    ) -> None:
         self.lost: str | None = None
+        self._on_loss = on_loss
         self._directory = directory
         self._num_words = num_words
         self._written: list[bytes] = []
@@ -59,7 +62,9 @@ class SharedTable:
         self._end = 0
 
     def _lose(self, reason: str) -> None:
-        self.lost = self.lost or reason
+        if self.lost is None:
+            self.lost = reason
+            self._on_loss(reason)
 
     def append_key(self, key: Mapping[str, Any]) -> bool:
         """Says what some words belong to, before they are used; False when there is no room."""

@@ -28,6 +28,8 @@ def impl(dispatcher: LayerDispatcher) -> Any:
     from hwtune.adapters.vllm.backend import DispatchingImpl
 
     class Impl(DispatchingImpl, VllmsOwnImpl):
+        head_size = 1
+
         def page_tokens(self, kv_cache: torch.Tensor) -> int:
             return 832
 

@@ -26,6 +26,7 @@ def plan(
     flags: tuple[str, ...] = PREFIX_OFF,
     version: str = "0.32.0",
     environ: dict[str, str] | None = None,
+    checked_rate: float = 0.0,
 ) -> LaunchPlan:
     request = ServerRequest(
         model=str(MODEL),
@@ -37,6 +38,7 @@ def plan(
         host="127.0.0.1",
         port=8000,
         environ=environ or {},
+        checked_rate=checked_rate,
     )
     install = VllmInstall(
         version=version, command=("vllm", "serve"), model_as_flag=False, location="/vllm"

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionType, MultipleOf
 
+from hwtune.adapters.vllm.checked_calls import CheckedCalls
 from hwtune.adapters.vllm.dispatch import BoundKernel, LayerDispatcher
 from hwtune.adapters.vllm.runtime import bind, count_fault, current_plan, mark
 from hwtune.domain.kernel import CallShape, LayerTraits
@@ -29,7 +30,7 @@ PACKINGS_READ = ("vec", "vec16")
 """Layouts of vLLM's CPU cache whose pages hold K as ``[head_size, block_size]``."""
 
 
-class DispatchingImpl:
+class DispatchingImpl(CheckedCalls):
     """Mixed in before a backend's own ``AttentionImpl``, whose ``forward`` it guards."""
 
     _hwtune: LayerDispatcher | None = None
@@ -47,14 +48,23 @@ class DispatchingImpl:
         **kwargs: Any,
     ) -> torch.Tensor:
         """vLLM's ``AttentionImpl.forward``, same arguments and result."""
+        kernel = None
         if attn_metadata is not None:
             more = bool(args) or any(value is not None for value in kwargs.values())
             kernel = self._select(layer, query, kv_cache, attn_metadata, more)
             if kernel is not None and self._run(kernel, query, kv_cache, attn_metadata, output):
                 return output
-        result: torch.Tensor = super().forward(  # type: ignore[misc]
-            layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
-        )
+        try:
+            result: torch.Tensor = super().forward(  # type: ignore[misc]
+                layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
+            )
+        except Exception as error:
+            if kernel is None or kernel.pending is None:
+                raise
+            self.serve_unchecked(kernel, attn_metadata, output, error)
+            return output
+        if kernel is not None and kernel.pending is not None:
+            self.judge(kernel, kv_cache, attn_metadata, output)
         return result
 
     def _select(
@@ -85,23 +95,39 @@ class DispatchingImpl:
         metadata: Any,
         output: torch.Tensor,
     ) -> bool:
-        """Whether the kernel served the call; False leaves it to vLLM's own path."""
+        """Whether the kernel served the call; False leaves it to vLLM's own path.
+
+        In checked mode vLLM's path computes a share of the hits too; those wait in ``pending``.
+        """
         try:
+            capturing = _is_capturing(query)
+            checked = kernel.check is not None and not capturing and kernel.check.due()
+            if checked:
+                self.written(metadata, output).fill_(float("nan"))  # shows what is not written
             returned = self.call_kernel(kernel.run, query, kv_cache, metadata, output)
             if returned is not None:
                 _require_own_output(returned, output)
-            kernel.count_hit(_is_capturing(query))
-            if not kernel.announced:
-                kernel.announced = True
-                mark(
-                    f"first hit kernel={kernel.name} query={metadata.max_query_len} "
-                    f"context={self.context_len(metadata)} block_size={self.page_tokens(kv_cache)}"
-                )
+            if checked:
+                kernel.pending = self.written(metadata, output).clone()
+                return False
+            self.count(kernel, kv_cache, metadata, capturing)
         except Exception as error:
             kernel.retire(error)
             count_fault(error, kernel.name)
             return False
         return True
+
+    def count(
+        self, kernel: BoundKernel, kv_cache: torch.Tensor, metadata: Any, capturing: bool
+    ) -> None:
+        """Counts a call that the kernel served, and announces the first."""
+        kernel.count_hit(capturing)
+        if not kernel.announced:
+            kernel.announced = True
+            mark(
+                f"first hit kernel={kernel.name} query={metadata.max_query_len} "
+                f"context={self.context_len(metadata)} block_size={self.page_tokens(kv_cache)}"
+            )
 
     def _call_shape(self, metadata: Any, fused_output: bool) -> CallShape:
         return CallShape(

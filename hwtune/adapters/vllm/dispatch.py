@@ -54,6 +54,10 @@ class BoundKernel:
         self._hit = counters.slot(spec.name, "hit")
         self._captured = counters.slot(spec.name, "captured")
         self.announced = False
+        self.check: Any = None
+        """A :class:`hwtune.adapters.vllm.checked.HitCheck` in checked mode."""
+        self.pending: Any = None
+        """The kernel's output of a call that vLLM's own path is to compute too."""
 
     def count_refusal(self, reason: str) -> None:
         """One more call that went to vLLM's own path, and why."""
@@ -67,7 +71,8 @@ class BoundKernel:
         self._counters.view[self._captured if capturing else self._hit] += 1
 
     def retire(self, error: BaseException) -> None:
-        """The kernel raised: it is out of service in this layer from now on."""
+        """The kernel raised or computed wrongly: out of service in this layer from now on."""
+        self.pending = None
         self.refusal = f"raised {type(error).__name__} before"
 
 

@@ -24,7 +24,13 @@ LOOPBACK = "127.0.0.1"
 
 
 def plan_server(
-    model: str, profile: str, arm: Arm, flags: Sequence[str], *, port: int | None = None
+    model: str,
+    profile: str,
+    arm: Arm,
+    flags: Sequence[str],
+    *,
+    port: int | None = None,
+    checked_rate: float = 0.0,
 ) -> LaunchPlan:
     """The plan for one server on this machine.
 
@@ -34,6 +40,7 @@ def plan_server(
         arm: candidate carries the profile's constraint; baseline only observes.
         flags: vLLM's flags, passed through untouched.
         port: where to listen when ``flags`` do not say.
+        checked_rate: share of the hits that vLLM's own path computes too, from 0 to 1.
 
     Raises:
         HwtuneError: anything about the model, profile, flags or installation that does not fit.
@@ -53,6 +60,7 @@ def plan_server(
         host=flag_value(flags, "--host") or LOOPBACK,
         port=_port(flags, port),
         environ=os.environ,
+        checked_rate=checked_rate,
     )
     return plan_launch(
         request,

@@ -12,9 +12,12 @@ from typing import Any
 from hwtune_kernels import registry
 from vllm.logger import init_logger
 
+from hwtune.adapters.vllm.checked import HitCheck
 from hwtune.adapters.vllm.dispatch import LayerDispatcher, bind_layer
+from hwtune.domain.checking import tolerance_for
 from hwtune.domain.kernel import KernelSpec, LayerTraits
 from hwtune.domain.launch import PLAN_ENVIRONMENT_VARIABLE, LaunchPlan
+from hwtune.io.check_slots import CheckFile
 from hwtune.io.counters import CounterFile
 from hwtune.io.plans import read_plan
 
@@ -37,10 +40,21 @@ def current_plan() -> LaunchPlan:
 def counters() -> CounterFile:
     """This process's counters, made when the first layer is bound."""
     plan = current_plan()
-    file = CounterFile(Path(os.environ[PLAN_ENVIRONMENT_VARIABLE]).parent, plan.nonce)
-    if file.lost:
-        mark(f"evidence lost reason={file.lost}")
-    return file
+    return CounterFile(_run_dir(), plan.nonce, _say_lost)
+
+
+@functools.cache
+def checks() -> CheckFile:
+    """Where this process records what checked mode finds."""
+    return CheckFile(_run_dir(), current_plan().nonce, _say_lost)
+
+
+def _run_dir() -> Path:
+    return Path(os.environ[PLAN_ENVIRONMENT_VARIABLE]).parent
+
+
+def _say_lost(reason: str) -> None:
+    mark(f"evidence lost reason={reason}")
 
 
 def mark(text: str) -> None:
@@ -52,6 +66,8 @@ def bind(name: str, layer: LayerTraits) -> LayerDispatcher:
     """The dispatcher of an attention layer, announced with one marker line."""
     plan = current_plan()
     dispatcher = bind_layer(plan.kernels, layer, _loader(plan), counters(), count_fault)
+    if plan.checked_rate:
+        _check_hits(dispatcher, name, layer, plan.checked_rate)
     takes = ",".join(k.name for k in dispatcher.kernels if not k.refusal) or "-"
     refuses = ";".join(f"{k.name}:{k.refusal}" for k in dispatcher.kernels if k.refusal) or "-"
     mark(
@@ -61,6 +77,14 @@ def bind(name: str, layer: LayerTraits) -> LayerDispatcher:
         f"refuses={refuses}"
     )
     return dispatcher
+
+
+def _check_hits(dispatcher: LayerDispatcher, name: str, layer: LayerTraits, rate: float) -> None:
+    tolerance = tolerance_for(layer.dtype, layer.kv_cache_dtype)
+    for kernel in dispatcher.kernels:
+        if kernel.run is not None and kernel.refusal is None:
+            row = checks().row(kernel.name, name, tolerance)
+            kernel.check = HitCheck(name, rate, tolerance, row)
 
 
 def count_fault(error: Exception, kernel: str = "-") -> None:
