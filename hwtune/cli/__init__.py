@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "verify-markers": ("verify_markers", {}),
     "ab-bench": ("ab_bench", {}),
     "profiles": ("profiles", {}),
+    "doctor": ("doctor", {}),
 }
 """Command -> module in this package, and what typer is told about it."""
 

@@ -1,0 +1,1 @@
+"""Reads a machine: commands, /proc, a Python environment. Changes nothing."""
