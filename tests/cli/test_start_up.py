@@ -17,6 +17,7 @@ HELP = [
     ("verify-markers", "--help"),
     ("ab-bench", "serving", "--help"),
     ("profiles", "list"),
+    ("doctor", "--help"),
     ("derive-page", "examples/tiny-qwen3.5", "--profile", "cpu"),
 ]
 CODE = """

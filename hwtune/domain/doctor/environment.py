@@ -183,7 +183,7 @@ def _proxy(facts: Facts) -> Iterator[Finding]:
 def _cpu_cache(facts: Facts, target: Target) -> Iterator[Finding]:
     given = facts.environ.get("VLLM_CPU_KVCACHE_SPACE")
     available = facts.machine.memory_available_bytes
-    if target.kind != "cpu" or given is None or available is None or not given.isdigit():
+    if target.kind != "cpu" or given is None or available is None or not given.isdecimal():
         return
     if int(given) * GIB > available:
         yield Finding(

@@ -34,9 +34,8 @@ _STALE_S = 60.0
 """A shared file of a server that starts right now may not be mapped yet."""
 
 _SECRET = re.compile(
-    r"(?P<name>--?[\w-]*(?:key|token|secret|password|auth)[\w-]*|\b\w*(?:KEY|TOKEN|SECRET)=)"
-    r"(?P<between>[= ]?)(?P<value>[^\s-]\S*)",
-    re.IGNORECASE,
+    r"(?P<name>--(?:\w+[-_])*(?:key|token|secret|password|auth)(?![\w-])|"
+    r"\b\w*(?:KEY|TOKEN|SECRET|PASSWORD)(?==))(?P<between>[= ])(?P<value>\S+)"
 )
 
 

@@ -34,7 +34,7 @@ def parse_npus(output: CommandOutput) -> tuple[Device, ...]:
             if card is not None:
                 devices.append(_device(card, first, cells[2], two_chips))
             card = None
-        elif len(first) == 2 and first[0].isdigit():
+        elif len(first) == 2 and first[0].isdecimal():
             card = cells, line
     return tuple(devices)
 
@@ -82,8 +82,8 @@ def parse_processes(output: CommandOutput) -> tuple[DeviceProcess, ...]:
     for cells, line in _cells(output):
         if len(cells) > 1 and cells[1] == "Process id":
             below_header = True
-        elif below_header and len(cells) >= 4 and cells[1].isdigit():
-            used = int(cells[3]) * MIB if cells[3].isdigit() else None
+        elif below_header and len(cells) >= 4 and cells[1].isdecimal():
+            used = int(cells[3]) * MIB if cells[3].isdecimal() else None
             found.append(
                 DeviceProcess(pid=int(cells[1]), name=cells[2], used_bytes=used, evidence=line)
             )

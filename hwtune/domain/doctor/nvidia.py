@@ -76,7 +76,7 @@ def driver_cuda(output: CommandOutput) -> tuple[tuple[int, int], Line] | None:
 def _rows(output: CommandOutput, width: int) -> Iterator[tuple[list[str], Line]]:
     for number, text in enumerate(output.stdout.splitlines(), start=1):
         row = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True), [])]
-        if len(row) == width and row[0].isdigit():
+        if len(row) == width and row[0].isdecimal():
             yield row, Line(source=output.command, line=number, text=text.strip())
 
 
@@ -87,4 +87,4 @@ def _arch(capability: str) -> str | None:
 
 def _mib(text: str) -> int | None:
     number = text.removesuffix("MiB").strip()
-    return int(number) * MIB if number.isdigit() else None
+    return int(number) * MIB if number.isdecimal() else None

@@ -37,7 +37,7 @@ def _cards(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     except ValueError:
         return
     for key, values in data.items():
-        if key.startswith("card") and key[4:].isdigit() and isinstance(values, dict):
+        if key.startswith("card") and key[4:].isdecimal() and isinstance(values, dict):
             yield key, values
 
 
@@ -64,7 +64,7 @@ def _telling(key: str) -> bool:
 def _amount(values: Mapping[str, str], key: str) -> int | None:
     for unit, size in (("(b)", 1), ("(mib)", MIB)):
         text = values.get(f"{key} {unit}", "")
-        if text.isdigit():
+        if text.isdecimal():
             return int(text) * size
     return None
 
@@ -139,7 +139,7 @@ def parse_amd_smi(output: CommandOutput) -> tuple[Device, ...]:
 
 
 def _amd_device(block: Mapping[str, tuple[str, Line]]) -> Iterator[Device]:
-    if "MARKET_NAME" not in block:
+    if "MARKET_NAME" not in block or "GPU" not in block:
         return
     name, line = block["MARKET_NAME"]
     arch, where = block.get("TARGET_GRAPHICS_VERSION", ("", line))
@@ -150,7 +150,7 @@ def _amd_device(block: Mapping[str, tuple[str, Line]]) -> Iterator[Device]:
         index=block["GPU"][0],
         name=name,
         arch=gfx[0] if gfx else None,
-        memory_bytes=int(size) * MIB if size.isdigit() else None,
+        memory_bytes=int(size) * MIB if size.isdecimal() else None,
         used_bytes=None,
         evidence=where if gfx else line,
     )
