@@ -19,7 +19,7 @@ from hwtune.domain.bench import (
 )
 from hwtune.domain.bench_metrics import E2EL, Metric
 from hwtune.domain.bench_values import log_ratio, metrics_of, positive, samples_s, side_of, typical
-from hwtune.domain.pairing import BlockPair, latest_attempts, paired_blocks
+from hwtune.domain.pairing import BlockPair, latest_attempts, paired_blocks, repeated
 from hwtune.domain.stats import interval_of_mean, judge, mean
 from hwtune.domain.validity import Pair, gate, tier_gates
 from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, check_levels
@@ -100,7 +100,11 @@ def _tier(
     blocks = paired_blocks(records, design)
     pairs = [pair for block in blocks.values() for pair in block]
     noise = _noise(design, latest_attempts(all_records, tier.name, "a/a"))
-    gates = (*tier_gates(records, pairs, design.output_tokens), *_noise_gate(design, noise))
+    repeats = repeated(all_records, records, tier.name)
+    gates = (
+        *tier_gates(records, pairs, design.output_tokens, repeats),
+        *_noise_gate(design, noise),
+    )
     failed = [*red, *(gate for gate in gates if gate.state == "failed")]
     counted = [record.prompt_tokens or 0 for pair in pairs for record in pair]
     return TierResult(

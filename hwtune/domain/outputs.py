@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from itertools import takewhile
-from typing import Final
 
 from hwtune.domain.bench import Gate
-
-Texts = Sequence[tuple[str, str]]
-"""Answers of the baseline and of the candidate to the same prompt."""
-
-FEWEST_PROMPTS: Final = 6
-"""Below this, answers with nothing in common may be chance."""
+from hwtune.domain.partings import Texts, other_kind, partings_gate
 
 _SHORT_UNIT = 16
 _LONGEST_UNIT = 64
 _LEAST_COMPRESSED = 64
 """Characters; shorter texts are ruled by zlib's own header."""
 _SMALLEST_RATIO = 0.15
-_COMMON_BYTES = 3
-"""A common prefix of this length, in UTF-8, is a common first token: three letters or one ideogram."""
 
 
 def is_degenerate(text: str) -> bool:
@@ -51,20 +42,17 @@ def _repeats(text: str) -> bool:
     )
 
 
-def share_a_beginning(first: str, second: str) -> bool:
-    """The same first token, about; or one answer begins with the whole of the other."""
-    first, second = first.strip(), second.strip()
-    if first == second:
-        return True
-    alike = takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))
-    common = "".join(character for character, _ in alike)
-    enough = len(common.encode("utf-8", "surrogatepass")) >= _COMMON_BYTES
-    return enough or (bool(common) and common in (first, second))
+def output_gates(
+    texts: Texts, tokens: Sequence[int] | None = None, repeats: Texts = ()
+) -> tuple[Gate, Gate]:
+    """Gates over the answers to the same prompts.
 
-
-def output_gates(texts: Texts) -> tuple[Gate, Gate]:
-    """Gates over the answers to the same prompts."""
-    return _sane(texts), _agreeing(texts)
+    Args:
+        texts: of the baseline and of the candidate.
+        tokens: of each of the baseline's answers; None estimates them from the text.
+        repeats: the baseline's two answers to the same prompts, where it was asked twice.
+    """
+    return _sane(texts), partings_gate(texts, tokens, repeats)
 
 
 def _sane(texts: Texts) -> Gate:
@@ -86,21 +74,7 @@ def _sane(texts: Texts) -> Gate:
     if differing * 10 >= len(texts):
         problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
         return Gate(name=name, state="failed", evidence=problem)
+    if odd := other_kind(texts):
+        return Gate(name=name, state="failed", evidence=odd)
     same = " (the same text in both arms)" if any(counts) else ""
     return Gate(name=name, state="passed", evidence=f"degenerate: {shown}{same}")
-
-
-def _agreeing(texts: Texts) -> Gate:
-    """Red when no answer of one arm begins like the other's.
-
-    Both arms decode greedily: they may part at any token, but not at every first one.
-    """
-    name = "outputs agree at their beginning"
-    agreeing = sum(share_a_beginning(first, second) for first, second in texts)
-    shown = f"{agreeing} of {len(texts)} answers begin alike in both arms"
-    if agreeing:
-        return Gate(name=name, state="passed", evidence=shown)
-    if len(texts) < FEWEST_PROMPTS:
-        return Gate(name=name, state="not checked", evidence=f"too few prompts: {shown}")
-    problem = f"outputs have nothing in common: {shown}"
-    return Gate(name=name, state="failed", evidence=problem)

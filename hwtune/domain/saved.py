@@ -130,13 +130,17 @@ def saved_gates(first: SavedRun, second: SavedRun) -> tuple[Gate, ...]:
         _no_failure(first, second),
         _same_workload(first, second),
         _same_inputs(first, second),
-        *output_gates(_texts(pairs)),
+        *output_gates(_texts(pairs), [a.output_tokens for a, _ in _with_texts(pairs)]),
         _same_lengths(pairs),
     )
 
 
+def _with_texts(pairs: Sequence[Pair]) -> list[Pair]:
+    return [(a, b) for a, b in pairs if a.text is not None and b.text is not None]
+
+
 def _texts(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
-    return [(a.text, b.text) for a, b in pairs if a.text is not None and b.text is not None]
+    return [(a.text or "", b.text or "") for a, b in _with_texts(pairs)]
 
 
 def _different_files(first: SavedRun, second: SavedRun) -> Gate:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hwtune.domain.bench import ArmProof, Gate, RequestRecord
 from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.outputs import output_gates
+from hwtune.domain.partings import Texts
 
 Pair = tuple[RequestRecord, RequestRecord]
 """Baseline and candidate record of the same prompt."""
@@ -38,16 +39,30 @@ def marker_gates(proofs: Iterable[ArmProof]) -> tuple[Gate, ...]:
 
 
 def tier_gates(
-    records: Sequence[RequestRecord], pairs: Sequence[Pair], output_tokens: int
+    records: Sequence[RequestRecord],
+    pairs: Sequence[Pair],
+    output_tokens: int,
+    repeats: Texts = (),
 ) -> tuple[Gate, ...]:
-    """Gates over the measured requests of one tier."""
+    """Gates over the measured requests of one tier.
+
+    Args:
+        records: every measured request.
+        pairs: those that both arms answered.
+        output_tokens: asked of every answer.
+        repeats: the baseline's two answers to the same prompts, where it was asked twice.
+    """
     return (
         _failures(records),
         _whole(records),
         _same_prompts(pairs),
         _equal(pairs, "input tokens", lambda record: record.prompt_tokens),
         _output_tokens(pairs, output_tokens),
-        *output_gates([(first.text, second.text) for first, second in pairs]),
+        *output_gates(
+            [(first.text, second.text) for first, second in pairs],
+            [first.output_tokens or 0 for first, _ in pairs],
+            repeats,
+        ),
         _client_on_time(records),
     )
 

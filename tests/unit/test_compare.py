@@ -10,7 +10,7 @@ import pytest
 
 from hwtune.domain.bench import ARMS, ArmProof, Comparison, RequestRecord
 from hwtune.domain.compare import compare
-from hwtune.domain.outputs import is_degenerate, share_a_beginning
+from hwtune.domain.outputs import is_degenerate
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Design, Tier, prompts_in_pair
 
@@ -261,20 +261,6 @@ def test_answers_with_nothing_in_common_are_not_comparable() -> None:
     comparison = compare(DESIGN, _records(0.5, change=_symbols), ())
     assert _kinds(comparison) == {"not comparable"}
     assert "outputs have nothing in common" in comparison.tiers[0].metrics[0].verdict.text
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "alike"),
-    [
-        ("The answer", "There is", True),
-        (" 42", "42.", True),
-        ("答案", "答复", True),
-        ("The", "A", False),
-        ("x9", "x8", False),
-    ],
-)
-def test_a_common_first_token_is_a_common_beginning(first: str, second: str, alike: bool) -> None:
-    assert share_a_beginning(first, second) is alike
 
 
 def test_gates_over_nothing_are_not_checked() -> None:
