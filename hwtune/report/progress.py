@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hwtune.domain.so_far import BlockNews
+
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
 
 
@@ -23,16 +26,18 @@ class PlainWatcher:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
-    def block(self, done: int, total: int, text: str) -> None:
+    def block(self, news: BlockNews) -> None:
         """One line with the time that is left, by the pace so far."""
         now = time.monotonic()
         if self._first is None:
-            self._first = (now, done)
+            self._first = (now, news.done)
         since, before = self._first
+        standing = f" · so far {news.standing}" if news.standing else ""
         left = ""
-        if done > before and done < total:
-            left = f" · {time_left((now - since) / (done - before) * (total - done))} left"
-        self.line(f"[{done}/{total}] {text}{left}")
+        if before < news.done < news.total:
+            pace_s = (now - since) / (news.done - before)
+            left = f" · {time_left(pace_s * (news.total - news.done))} left"
+        self.line(f"[{news.done}/{news.total}] {news.line}{standing}{left}")
 
 
 def time_left(seconds: float) -> str:
@@ -43,32 +48,51 @@ def time_left(seconds: float) -> str:
 
 
 class BarWatcher:
-    """Lines above a bar that shows the pace."""
+    """Lines above one bar per tier, each with what the tier shows so far, and one for all."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = task
+        self._all = progress.add_task("all blocks", total=None, standing="")
+        self._tiers: dict[str, TaskID] = {}
 
     def line(self, text: str) -> None:
-        """One line above the bar."""
+        """One line above the bars."""
         self._progress.console.print(text, markup=False, highlight=False)
 
-    def block(self, done: int, total: int, text: str) -> None:
-        """Moves the bar."""
-        self._progress.update(self._task, completed=done, total=total)
-        self.line(text)
+    def block(self, news: BlockNews) -> None:
+        """Moves the bars."""
+        if news.tier not in self._tiers:
+            self._tiers[news.tier] = self._progress.add_task(news.tier, standing="")
+        tier = self._tiers[news.tier]
+        self._progress.update(tier, completed=news.tier_done, total=news.tier_total)
+        if news.standing:
+            self._progress.update(tier, standing=news.standing)
+        self._progress.update(self._all, completed=news.done, total=news.total)
+        self.line(news.line)
 
 
 @contextmanager
 def watching() -> Iterator[PlainWatcher | BarWatcher]:
-    """A bar when standard error is a terminal, else plain lines."""
+    """Bars when standard error is a terminal, else plain lines."""
     if not sys.stderr.isatty():
         yield PlainWatcher()
         return
     from rich.console import Console
+
+    with bars(Console(stderr=True)) as watcher:
+        yield watcher
+
+
+@contextmanager
+def bars(console: Console) -> Iterator[BarWatcher]:
+    """Bars that vanish when all is done; the lines above them stay."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("blocks, left:"), TimeLeft())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield BarWatcher(progress, progress.add_task("blocks", total=None))
+    name, standing = (TextColumn(f"{{task.{key}}}", markup=False) for key in _FIELDS)
+    columns = (name, BarColumn(bar_width=24), MofNCompleteColumn(), TimeLeft(), standing)
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield BarWatcher(progress)
+
+
+_FIELDS = ("description", "fields[standing]")

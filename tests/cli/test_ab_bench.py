@@ -58,8 +58,13 @@ def test_progress_goes_to_stderr_and_the_result_alone_to_stdout(tmp_path: Path) 
     data = json.loads(result.stdout)
     assert data["tiers"][0]["pairs_done"] == 6
     assert "[12/12]" in result.stderr and "excluded" in result.stderr
-    assert "so far median TTFT baseline " in result.stderr
-    assert "%" not in result.stderr
+    assert "so far median TTFT " in result.stderr
+    assert "% (provisional)" in result.stderr
+
+
+def test_no_change_is_shown_while_a_gate_of_the_tier_is_red(tmp_path: Path) -> None:
+    result = _serve(tmp_path / "run", Behaviour(ttft_s=0.0005, tpot_s=0.0001, text="degenerate"))
+    assert "so far RED: sane output" in result.stderr and "%" not in result.stderr
 
 
 def test_csv_has_one_line_per_tier_and_metric(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hwtune.adapters.load.session import Session
 from hwtune.domain.bench import ARMS, ArmProof, Comparison, Gate, RequestRecord
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm, Expectation, LaunchPlan
+from hwtune.domain.so_far import BlockNews
 from hwtune.domain.workload import Design, Tier, prompts_in_pair
 from hwtune.io.plans import write_plan
 from hwtune.io.records import RequestJournal, write_comparison, write_design
@@ -244,8 +245,8 @@ class Lines:
     def line(self, text: str) -> None:
         self.said.append(text)
 
-    def block(self, done: int, total: int, text: str) -> None:
-        self.said.append(text)
+    def block(self, news: BlockNews) -> None:
+        self.said.append(news.line)
 
 
 def test_a_resume_with_nothing_missing_starts_no_server(

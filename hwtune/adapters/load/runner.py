@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,8 @@ class Progress:
 
     done: int = 0
     total: int = 0
+    tier_done: Counter[str] = field(default_factory=Counter)
+    tier_total: Counter[str] = field(default_factory=Counter)
     records: list[RequestRecord] = field(default_factory=list)
     proofs: dict[Arm, ArmProof] = field(default_factory=dict)
     worst_lag_s: float = 0.0
@@ -73,8 +76,12 @@ class Runner:
             InfeasibleError: the server's longest context is below a tier.
         """
         blocks = [block for block in schedule(self._design) if block.place in self._attempts]
-        self.progress.total = len(schedule(self._design))
-        self.progress.done = self.progress.total - len(blocks)
+        planned = schedule(self._design)
+        self.progress.total = len(planned)
+        self.progress.done = len(planned) - len(blocks)
+        self.progress.tier_total = Counter(block.tier.name for block in planned)
+        missing = Counter(block.tier.name for block in blocks)
+        self.progress.tier_done = self.progress.tier_total - missing
         with self._servers():
             if not self._restarts and not self._prepare():
                 return self.progress
@@ -195,6 +202,7 @@ class Runner:
             self._prove_restarted(server)
             self._stop([server])
         self.progress.done += 1
+        self.progress.tier_done[block.tier.name] += 1
         self._on_block(block, self.progress)
 
     def _read_cache(self, arm: Arm, moment: Literal["start", "end"]) -> None:

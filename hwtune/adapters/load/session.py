@@ -20,13 +20,12 @@ from hwtune.domain.bench import (
     Gate,
     RequestRecord,
 )
-from hwtune.domain.bench_metrics import TTFT
 from hwtune.domain.compare import compare
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
 from hwtune.domain.pairing import next_attempts
 from hwtune.domain.prefix_cache import cache_gates
-from hwtune.domain.stats import median
+from hwtune.domain.so_far import BlockNews, block_line, standing
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
 from hwtune.io.cache_readings import append_readings, read_readings
@@ -50,7 +49,7 @@ class Watcher(Protocol):
         """Something worth a line."""
         ...
 
-    def block(self, done: int, total: int, text: str) -> None:
+    def block(self, news: BlockNews) -> None:
         """A block has ended."""
         ...
 
@@ -85,6 +84,7 @@ class Session:
             watcher.line("nothing is missing: judging what is there")
             return
         self._measures = True
+        api_key = self._api_key()
         arms = self._arms(ready_timeout_s)
         if not self._resumed:
             write_design(self.design, self.run_dir)
@@ -95,10 +95,8 @@ class Session:
                 journal,
                 self._earlier,
                 watcher.line,
-                lambda block, progress: watcher.block(
-                    progress.done, progress.total, _block_line(self.design, block, progress)
-                ),
-                api_key=self._api_key(),
+                lambda block, progress: watcher.block(_news(self.design, block, progress)),
+                api_key=api_key,
             )
             try:
                 runner.run()
@@ -213,34 +211,14 @@ def _run(path: str | None) -> Path | None:
     return Path(path)
 
 
-def _block_line(design: Design, block: Block, progress: Progress) -> str:
-    """One finished block, and where its tier stands."""
-    mine = [
-        record
-        for record in progress.records
-        if (record.phase, record.tier, record.pair, record.arm)
-        == (block.phase, block.tier.name, block.pair, block.arm)
-    ]
-    ttft = median([record.ttft_s for record in mine if record.ttft_s is not None])
-    shown = "no answer" if ttft is None else f"TTFT {ttft * 1e3:.1f} ms"
-    failed = sum(record.failure is not None for record in mine)
-    trouble = f", {failed} FAILED" if failed else ""
-    return (
-        f"{block.tier.name} {'A/A ' * (block.phase == 'a/a')}block"
-        f" {block.pair + 1} {block.arm}: {shown}{trouble}{_so_far(design, block, progress)}"
+def _news(design: Design, block: Block, progress: Progress) -> BlockNews:
+    tier = block.tier.name
+    return BlockNews(
+        done=progress.done,
+        total=progress.total,
+        tier=tier,
+        tier_done=progress.tier_done[tier],
+        tier_total=progress.tier_total[tier],
+        line=block_line(block, progress.records),
+        standing=standing(design, tier, block.phase, progress.records),
     )
-
-
-def _so_far(design: Design, block: Block, progress: Progress) -> str:
-    """Where both arms stand. No change: whether they may be compared is proved at the end."""
-    if block.phase != "measured":
-        return ""
-    tiers = compare(design, progress.records, ()).tiers
-    tier = next(tier for tier in tiers if tier.tier == block.tier.name)
-    for result in tier.metrics:
-        if result.metric is TTFT and result.baseline is not None and result.candidate is not None:
-            return (
-                f" · so far median TTFT baseline {result.baseline:.1f} ms,"
-                f" candidate {result.candidate:.1f} ms"
-            )
-    return ""
