@@ -1,0 +1,488 @@
+"""Drives vLLM's own scheduler offline; no model is loaded, its output is counted tokens.
+
+Started as a file by ``hwtune.adapters.vllm.oracle`` under the Python that has vLLM, so it imports
+nothing of hwtune. Reads one JSON scenario per line from standard input and answers each with one
+marked JSON line. What differs between releases is asked of their own signatures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+MARK = "HWTUNE-ORACLE "
+_PATIENCE = 4
+_HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp", "dflash")
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 1 << 30,
+    "vocab_size": 32000,
+    "torch_dtype": "float32",
+}
+"""The smallest model that vLLM accepts a configuration of."""
+
+
+def _known(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that this release's function or dataclass takes."""
+    if dataclasses.is_dataclass(call):
+        names = {field.name for field in dataclasses.fields(call)}
+        names |= set(inspect.signature(call).parameters)
+    else:
+        names = set(inspect.signature(call).parameters)
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def _make(call: Callable[..., Any], **arguments: Any) -> Any:
+    return call(**_known(call, arguments))
+
+
+def _put(target: Any, **values: Any) -> None:
+    """Sets attributes that this release has; configurations fill some in on their own."""
+    for name, value in values.items():
+        if hasattr(target, name):
+            object.__setattr__(target, name, value)
+
+
+def _scheduler_config(config: dict[str, Any]) -> Any:
+    from vllm.config import SchedulerConfig
+
+    settings = {
+        "max_num_batched_tokens": config["max_num_batched_tokens"],
+        "max_num_seqs": config["max_num_seqs"],
+        "max_num_scheduled_tokens": config.get("max_num_scheduled_tokens"),
+        "max_num_active_seqs": config.get("max_num_active_seqs"),
+        "enable_chunked_prefill": config.get("chunked_prefill", True),
+        "long_prefill_token_threshold": config.get("long_prefill_token_threshold", 0),
+        "long_prefill_token_threshold_adaptive": config.get("long_prefill_adaptive", False),
+        "policy": config.get("policy", "fcfs"),
+        "scheduler_reserve_full_isl": config.get("reserve_full_isl", True),
+        "watermark": config.get("watermark", 0.0),
+        "async_scheduling": config.get("async", False),
+    }
+    built = _make(
+        SchedulerConfig,
+        max_model_len=config["max_model_len"],
+        is_encoder_decoder=False,
+        **settings,
+    )
+    _put(built, **settings)
+    return built
+
+
+def _vllm_config(scenario: dict[str, Any], folder: str) -> Any:
+    from vllm.config import CacheConfig, ModelConfig, VllmConfig
+
+    config, kv = scenario["config"], scenario["kv"]
+    model = _make(
+        ModelConfig,
+        model=folder,
+        tokenizer=folder,
+        skip_tokenizer_init=True,
+        dtype="float32",
+        max_model_len=config["max_model_len"],
+        seed=0,
+    )
+    groups = kv["groups"]
+    aligned = next((g for g in groups if g.get("mode") == "align"), None)
+    cache = _make(CacheConfig, block_size=16, enable_prefix_caching=False)
+    built = _make(VllmConfig, model_config=model, cache_config=cache)
+    # The rest is set afterwards: what is asked here is the scheduler, not vLLM's own defaults.
+    block = aligned["block_size"] if aligned else groups[0]["block_size"]
+    _put(
+        built.cache_config,
+        block_size=block,
+        enable_prefix_caching=config.get("prefix_caching", False),
+        mamba_cache_mode="align" if aligned else "none",
+        prefix_match_unit=kv.get("prefix_match_unit"),
+        num_gpu_blocks=kv["num_blocks"],
+    )
+    _put(built, scheduler_config=_scheduler_config(config))
+    _put(built.model_config, max_model_len=config["max_model_len"])
+    if config.get("spec"):
+        _put(built, speculative_config=_speculative_config(config["spec"], built))
+    return built
+
+
+def _speculative_config(spec: dict[str, Any], built: Any) -> Any:
+    """Made as ngram, which needs no drafter, and renamed: the scheduler only asks for the name."""
+    from vllm.config import SpeculativeConfig
+
+    made = _make(
+        SpeculativeConfig,
+        method="ngram",
+        num_speculative_tokens=spec["k"],
+        prompt_lookup_max=3,
+        prompt_lookup_min=1,
+        target_model_config=built.model_config,
+        target_parallel_config=built.parallel_config,
+    )
+    _put(made, method=spec["method"])
+    return made
+
+
+def _group(group: dict[str, Any], drafts: int) -> Any:
+    import torch
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
+    attention = {
+        "block_size": group["block_size"],
+        "num_kv_heads": 1,
+        "head_size": 1,
+        "dtype": torch.float32,
+        "use_mla": False,
+    }
+    if group["type"] == "mamba":
+        return _make(
+            MambaSpec,
+            block_size=group["block_size"],
+            shapes=((1, 1),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode=group.get("mode", "none"),
+            num_speculative_blocks=drafts,
+        )
+    if group["type"] == "sliding_window":
+        return _make(SlidingWindowSpec, sliding_window=group["window"], **attention)
+    return _make(FullAttentionSpec, **attention)
+
+
+def _cache_config(scenario: dict[str, Any]) -> Any:
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+    spec = scenario["config"].get("spec")
+    drafts = spec["k"] if spec else 0
+    return _make(
+        KVCacheConfig,
+        num_blocks=scenario["kv"]["num_blocks"],
+        kv_cache_tensors=[],
+        kv_cache_groups=[
+            _make(KVCacheGroupSpec, layer_names=[f"layer{i}"], kv_cache_spec=_group(group, drafts))
+            for i, group in enumerate(scenario["kv"]["groups"])
+        ],
+        prefix_cache_retention_interval=scenario["kv"].get("retention", 0),
+    )
+
+
+def _block_sizes(scenario: dict[str, Any], cache: Any, config: Any) -> tuple[int, int]:
+    """Scheduler block and hash block: asked of vLLM where it decides them."""
+    try:
+        from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+    except ImportError:
+        size = config.cache_config.block_size
+        return size, size
+    return resolve_kv_cache_block_sizes(cache, config)
+
+
+class Engine:
+    """The scheduler of one scenario, and the model that stands in."""
+
+    def __init__(self, scenario: dict[str, Any], folder: str) -> None:
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        self.asynchronous = scenario["config"].get("async", False)
+        self.spec = scenario["config"].get("spec")
+        config = _vllm_config(scenario, folder)
+        cache = _cache_config(scenario)
+        self.block, self.hash_block = _block_sizes(scenario, cache, config)
+        kind = Scheduler
+        if self.asynchronous:
+            from vllm.v1.core.sched.async_scheduler import AsyncScheduler as kind
+        arguments = {
+            "vllm_config": config,
+            "kv_cache_config": cache,
+            "structured_output_manager": StructuredOutputManager(config),
+            "block_size": self.block,
+            "hash_block_size": self.hash_block,
+            "log_stats": False,
+        }
+        # The async scheduler hands its arguments on unnamed.
+        self.scheduler = kind(**_known(Scheduler, arguments))
+        self.lost: list[str] = []
+        self._watch_preemptions()
+        self.caching = scenario["config"].get("prefix_caching", False)
+        self.budget = self.scheduler.max_num_scheduled_tokens
+        self.verified: dict[str, int] = {}
+        self.order = {request["id"]: i for i, request in enumerate(scenario["requests"])}
+        self.prompts = Prompts()
+        self.known: set[str] = set()
+        self.schedule_s = 0.0
+
+    def _watch_preemptions(self) -> None:
+        preempt = getattr(self.scheduler, "_preempt_request", None)
+        if preempt is None:
+            return
+
+        def watched(request: Any, *more: Any, **named: Any) -> Any:
+            self.lost.append(request.request_id)
+            return preempt(request, *more, **named)
+
+        self.scheduler._preempt_request = watched
+
+    # --- requests ---
+
+    def add(self, request: dict[str, Any]) -> None:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        limits = SamplingParams(max_tokens=request["output_len"], ignore_eos=True)
+        made = _make(
+            Request,
+            request_id=request["id"],
+            prompt_token_ids=self.prompts.tokens(request),
+            sampling_params=limits,
+            pooling_params=None,
+            eos_token_id=None,
+            multi_modal_kwargs=None,
+            multi_modal_hashes=None,
+            multi_modal_placeholders=None,
+            client_index=0,
+            arrival_time=float(self.order[request["id"]]),
+            priority=request.get("priority", 0),
+            block_hasher=self._hasher(),
+        )
+        self.scheduler.add_request(made)
+
+    def _hasher(self) -> Any:
+        if not self.caching:
+            return None
+        from vllm.v1.core import kv_cache_utils as utils
+
+        with contextlib.suppress(Exception):
+            utils.init_none_hash(hash)
+        return utils.get_request_block_hasher(self.hash_block, _hash)
+
+    # --- steps ---
+
+    def schedule(self) -> tuple[Any, dict[str, Any]]:
+        """vLLM's output of one schedule, and the state right after it."""
+        scheduler = self.scheduler
+        self.lost.clear()
+        status = {id: r.status.name for id, r in scheduler.requests.items()}
+        start = time.perf_counter()
+        output = scheduler.schedule()
+        self.schedule_s += time.perf_counter() - start
+        counts = output.num_scheduled_tokens
+        drafts = output.scheduled_spec_decode_tokens
+        computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        computed |= _cached_computed(output.scheduled_cached_reqs)
+        kinds = {"WAITING": "new", "PREEMPTED": "resumed"}
+        rows = [
+            [id, n, computed[id], len(drafts.get(id, ())), kinds.get(status[id], "running")]
+            for id, n in counts.items()
+        ]
+        total = output.total_num_scheduled_tokens
+        waiting = [r.request_id for r in _waiting(scheduler)]
+        if not hasattr(scheduler, "_preempt_request"):
+            # Each victim went to the front of the queue, so the last one stands first.
+            self.lost += [id for id in reversed(waiting) if status[id] == "RUNNING"]
+        tables = {r.request_id: self._tables(r.request_id) for r in scheduler.running}
+        return output, {
+            "sched": rows,
+            "total": total,
+            "budget_left": self.budget - total,
+            "preempted": list(self.lost),
+            "running": [r.request_id for r in scheduler.running],
+            "waiting": waiting,
+            "blocks": {id: [len(column) for column in table] for id, table in tables.items()},
+            "held": {
+                id: [sum(not block.is_null for block in column) for column in table]
+                for id, table in tables.items()
+            },
+            "free": self.free,
+        }
+
+    def _tables(self, id: str) -> list[Any]:
+        managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
+        return [manager.req_to_blocks.get(id, []) for manager in managers]
+
+    @property
+    def free(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def produced(self, output: Any) -> list[list[int]]:
+        """One token for every request whose known tokens are computed, and accepted drafts."""
+        scheduler, tokens = self.scheduler, []
+        for id in output.num_scheduled_tokens:
+            request = scheduler.requests.get(id)
+            if request is None:
+                tokens.append([])
+                continue
+            waits = request.num_output_placeholders if self.asynchronous else 0
+            complete = waits > 0 if self.asynchronous else _is_complete(request)
+            drafts = len(output.scheduled_spec_decode_tokens.get(id, ()))
+            accepted = self._accepted(id, drafts) if complete and drafts else 0
+            tokens.append([self.prompts.next() for _ in range(1 + accepted)] if complete else [])
+        return tokens
+
+    def _accepted(self, id: str, drafts: int) -> int:
+        accept = self.spec["accept"]
+        place = self.order[id] + self.verified.get(id, 0)
+        self.verified[id] = self.verified.get(id, 0) + 1
+        return min(accept[place % len(accept)], drafts)
+
+    def update(self, output: Any, tokens: list[list[int]]) -> tuple[dict[str, int], list[str]]:
+        """The tokens reach the scheduler; returns what each request got, and who ended."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        ids = list(output.num_scheduled_tokens)
+        made = _make(
+            ModelRunnerOutput,
+            req_ids=ids,
+            req_id_to_index={id: i for i, id in enumerate(ids)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        out, finished = {}, []
+        for reply in self.scheduler.update_from_output(output, made).values():
+            for one in reply.outputs:
+                if one.new_token_ids:
+                    out[one.request_id] = len(one.new_token_ids)
+                if one.finish_reason is not None:
+                    finished.append(one.request_id)
+        if self.spec and not self.asynchronous:
+            self._draft(ids, tokens)
+        return out, finished
+
+    def _draft(self, ids: list[str], tokens: list[list[int]]) -> None:
+        from vllm.v1.outputs import DraftTokenIds
+
+        lengths = self.spec.get("draft_lens")
+        drafted = []
+        for id in ids:
+            place = self.order[id] + self.verified.get(id, 0)
+            drafted.append(lengths[place % len(lengths)] if lengths else self.spec["k"])
+        drafts = [[1] * n if got else [] for n, got in zip(drafted, tokens, strict=True)]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
+
+
+class Prompts:
+    """Token ids: equal where prompts share a prefix, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[str, list[int]] = {}
+        self._last = 0
+
+    def next(self) -> int:
+        """A token that never was before."""
+        self._last += 1
+        return self._last
+
+    def tokens(self, request: dict[str, Any]) -> list[int]:
+        """The prompt of a request."""
+        shared: list[int] = []
+        name, length = request.get("prefix_id"), request.get("prefix_len") or 0
+        if name is not None:
+            shared = self._prefixes.setdefault(name, [])
+            while len(shared) < length:
+                shared.append(self.next())
+        prompt = shared[: min(length, request["prompt_len"])]
+        return prompt + [self.next() for _ in range(request["prompt_len"] - len(prompt))]
+
+
+def _hash(value: Any) -> Any:
+    import hashlib
+    import pickle
+
+    return hashlib.sha256(pickle.dumps(value)).digest()
+
+
+def _is_complete(request: Any) -> bool:
+    return bool(request.num_computed_tokens >= request.num_tokens)
+
+
+def _waiting(scheduler: Any) -> list[Any]:
+    queues = [getattr(scheduler, name, ()) for name in ("kv_holding_waiting", "skipped_waiting")]
+    return [request for queue in (*queues, scheduler.waiting) for request in queue]
+
+
+def _cached_computed(cached: Any) -> dict[str, int]:
+    if isinstance(cached, list):
+        return {one.req_id: one.num_computed_tokens for one in cached}
+    return dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+
+
+def play(scenario: dict[str, Any], engine: Engine) -> Iterator[dict[str, Any]]:
+    """Every step, in the order in which its output is processed."""
+    arrivals = deque(sorted(scenario["requests"], key=lambda request: request["arrival_step"]))
+    batches: deque[Any] = deque()
+    depth = 2 if engine.asynchronous else 1
+    clock = idle = 0
+    while engine.scheduler.has_requests() or batches or arrivals:
+        if not engine.scheduler.has_requests() and not batches:
+            clock = max(clock, arrivals[0]["arrival_step"])
+        while arrivals and arrivals[0]["arrival_step"] <= clock:
+            engine.add(arrivals.popleft())
+        if engine.scheduler.has_requests():
+            output, state = engine.schedule()
+            batches.append((output, {"step": clock, **state}, engine.produced(output)))
+            clock += 1
+            if len(batches) < depth:
+                continue
+        output, step, tokens = batches.popleft()
+        out, finished = engine.update(output, tokens)
+        step |= {"out": out, "finished": finished, "free_after": engine.free}
+        yield step
+        idle = 0 if step["total"] or finished else idle + 1
+        if idle >= _PATIENCE and not arrivals and engine.scheduler.has_unfinished_requests():
+            return
+
+
+def answer(scenario: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The steps of one scenario, and what they took."""
+    start = time.perf_counter()
+    engine = Engine(scenario, folder)
+    built = time.perf_counter()
+    steps = list(play(scenario, engine))
+    unfinished = engine.scheduler.has_unfinished_requests()
+    return {
+        "scheduler_block_size": engine.block,
+        "hash_block_size": engine.hash_block,
+        "num_lookahead_tokens": engine.scheduler.num_lookahead_tokens,
+        "status": "stuck" if unfinished else "ok",
+        "build_ms": round(1000 * (built - start), 2),
+        "run_ms": round(1000 * (time.perf_counter() - built), 2),
+        "schedule_ms": round(1000 * engine.schedule_s, 2),
+        "steps": steps,
+    }
+
+
+def main() -> None:
+    """Answers every line; an exception becomes its class and message."""
+    # A script's folder comes first in sys.path, and hwtune.adapters has a package called vllm.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["PYTHONHASHSEED"] = "0"
+    import vllm
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+        for line in sys.stdin:
+            try:
+                found = answer(json.loads(line), folder)
+            except Exception as error:
+                text = " ".join(str(error).split())[:300]
+                found = {"error": {"class": type(error).__name__, "message": text}}
+            found["vllm"] = vllm.__version__
+            print(MARK + json.dumps(found), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()
