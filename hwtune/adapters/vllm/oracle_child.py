@@ -185,7 +185,8 @@ def _block_sizes(scenario: dict[str, Any], cache: Any, config: Any) -> tuple[int
     except ImportError:
         size = config.cache_config.block_size
         return size, size
-    return resolve_kv_cache_block_sizes(cache, config)
+    scheduler_block, hash_block = resolve_kv_cache_block_sizes(cache, config)
+    return scheduler_block, hash_block
 
 
 class Engine:
@@ -200,9 +201,11 @@ class Engine:
         config = _vllm_config(scenario, folder)
         cache = _cache_config(scenario)
         self.block, self.hash_block = _block_sizes(scenario, cache, config)
-        kind = Scheduler
+        kind: Any = Scheduler
         if self.asynchronous:
-            from vllm.v1.core.sched.async_scheduler import AsyncScheduler as kind
+            from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+            kind = AsyncScheduler
         arguments = {
             "vllm_config": config,
             "kv_cache_config": cache,
@@ -317,7 +320,8 @@ class Engine:
 
     def produced(self, output: Any) -> list[list[int]]:
         """One token for every request whose known tokens are computed, and accepted drafts."""
-        scheduler, tokens = self.scheduler, []
+        scheduler = self.scheduler
+        tokens: list[list[int]] = []
         for id in output.num_scheduled_tokens:
             request = scheduler.requests.get(id)
             if request is None:
@@ -331,7 +335,7 @@ class Engine:
         return tokens
 
     def _accepted(self, id: str, drafts: int) -> int:
-        accept = self.spec["accept"]
+        accept: list[int] = self.spec["accept"]
         place = self.order[id] + self.verified.get(id, 0)
         self.verified[id] = self.verified.get(id, 0) + 1
         return min(accept[place % len(accept)], drafts)

@@ -29,13 +29,15 @@ class Rules:
     """Ends of shared prefixes that a sparse group has not cached are noticed and kept."""
     split: SplitRule | None = "sub-block"
     """How align mode cuts prefills; None: there is no align mode."""
-    separate_inputs: bool = True
+    fine_hits: bool = True
+    """Prefix hits may end inside a block (prefix_match_unit)."""
+    newest_budgets: bool = True
     """max_num_active_seqs, the adaptive threshold and the drafters' budget exist."""
 
 
 _ROWS = (
     Rules(since=(0, 32), long_prefill_alone=False),
-    Rules(since=(0, 27), separate_inputs=False),
+    Rules(since=(0, 27), newest_budgets=False),
 )
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hwtune.domain.scheduler.check import HIDDEN_STATE_METHODS, check_scenario
 from hwtune.domain.scheduler.rules import Rules, rules_for
 from hwtune.domain.scheduler.split import AlignedSplit
 from hwtune.domain.scheduler.values import CacheGroup, Scenario, SchedulerConfig
-
-HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp", "dflash")
-"""Drafters that read the target's hidden states (SpeculativeConfig.use_eagle)."""
-OTHER_METHODS = ("ngram", "draft_model", "suffix", "medusa")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +46,11 @@ def prepare(scenario: Scenario) -> Setup:
     """Resolves what vLLM resolves when it starts.
 
     Raises:
-        InputError: a version that is not modelled.
+        InputError: something that is not modelled, or that vLLM would refuse.
     """
     config = scenario.config
     rules = rules_for(config.vllm_version)
+    check_scenario(scenario, rules)
     speculation = config.speculation
     method = speculation.method if speculation else None
     drafts = speculation.num_tokens if speculation else 0

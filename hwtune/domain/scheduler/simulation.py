@@ -11,7 +11,8 @@ from hwtune.domain.scheduler.live import Live
 from hwtune.domain.scheduler.outputs import Outputs
 from hwtune.domain.scheduler.plan import Plan
 from hwtune.domain.scheduler.setup import Setup, prepare
-from hwtune.domain.scheduler.values import Request, Scenario, Step
+from hwtune.domain.scheduler.stall import explain_stall
+from hwtune.domain.scheduler.values import Request, Scenario, Stall, Status, Step
 
 _PATIENCE = 4
 """Steps without work after which a run whose requests cannot be scheduled counts as stuck."""
@@ -71,11 +72,9 @@ class Simulation:
         engine = self._engine
         return bool(engine.running or len(engine.waiting)) or self._announce
 
-    @property
-    def unfinished(self) -> tuple[str, ...]:
-        """Requests that have not ended: running ones first."""
-        running = tuple([live.id for live in self._engine.running])
-        return running + self._engine.waiting.ids()
+    def stall(self) -> Stall | None:
+        """Why nothing moves any more; to be asked after some empty steps."""
+        return explain_stall(self._engine, self._setup)
 
     def step(self) -> Step | None:
         """Plays one step; None while the first one is still in flight, or when all is done."""
@@ -119,27 +118,50 @@ class Simulation:
         return _Batch(plan=plan, step=step)
 
 
-def simulate(scenario: Scenario) -> Iterator[Step]:
-    """Every step of a scenario, in order, as long as there is work.
+class Run:
+    """A scenario from its first arrival to its last finish."""
 
-    A run that is stuck ends after a few empty steps.
+    def __init__(self, scenario: Scenario) -> None:
+        self._simulation = Simulation(scenario)
+        by_arrival = sorted(enumerate(scenario.requests), key=lambda pair: pair[1].arrival_step)
+        self._arrivals = deque(by_arrival)
+        self.setup = self._simulation.setup
+        self.stall: Stall | None = None
+        """Why the run ended before its requests did."""
+
+    @property
+    def status(self) -> Status:
+        """How the run ended."""
+        return "stuck" if self.stall else "ok"
+
+    def steps(self) -> Iterator[Step]:
+        """Every step in order; a run that is stuck ends after a few empty ones."""
+        simulation, idle = self._simulation, 0
+        while simulation.busy or self._arrivals:
+            self._arrive()
+            step = simulation.step()
+            if step is None:
+                continue
+            yield step
+            idle = 0 if step.total or step.finished else idle + 1
+            if idle >= _PATIENCE and not self._arrivals:
+                self.stall = simulation.stall()
+                if self.stall:
+                    return
+
+    def _arrive(self) -> None:
+        simulation, arrivals = self._simulation, self._arrivals
+        if arrivals and not simulation.busy:
+            simulation.clock = max(simulation.clock, arrivals[0][1].arrival_step)
+        while arrivals and arrivals[0][1].arrival_step <= simulation.clock:
+            number, request = arrivals.popleft()
+            simulation.add(request, number)
+
+
+def simulate(scenario: Scenario) -> Iterator[Step]:
+    """Every step of a scenario, in order.
 
     Raises:
         InputError: something in the scenario is not modelled.
     """
-    run = Simulation(scenario)
-    arrivals = deque(sorted(enumerate(scenario.requests), key=lambda pair: pair[1].arrival_step))
-    idle = 0
-    while run.busy or arrivals:
-        if not run.busy:
-            run.clock = max(run.clock, arrivals[0][1].arrival_step)
-        while arrivals and arrivals[0][1].arrival_step <= run.clock:
-            number, request = arrivals.popleft()
-            run.add(request, number)
-        step = run.step()
-        if step is None:
-            continue
-        yield step
-        idle = 0 if step.total or step.finished else idle + 1
-        if idle >= _PATIENCE and run.unfinished and not arrivals:
-            return
+    return Run(scenario).steps()

@@ -10,7 +10,7 @@ GroupKind = Literal["full", "sliding_window", "mamba"]
 MambaMode = Literal["none", "align"]
 Policy = Literal["fcfs", "priority"]
 RowKind = Literal["new", "running", "resumed"]
-Status = Literal["ok", "stuck", "limit"]
+Status = Literal["ok", "stuck"]
 
 Entry = tuple[str, int, int, int, RowKind, int, int]
 """A scheduled row before it is named: the fields of :class:`ScheduledRow` in their order."""
@@ -162,20 +162,34 @@ class Step:
     """Requests that the step's output ended."""
 
     @property
+    def shifted(self) -> tuple[Entry, ...]:
+        """The entries with ``shift`` added. Built on each access."""
+        shift = self.shift
+        if not shift:
+            return self.entries
+        return tuple(
+            [
+                (name, tokens, computed + shift, drafts, kind, prompt_len, known + shift)
+                for name, tokens, computed, drafts, kind, prompt_len, known in self.entries
+            ]
+        )
+
+    @property
     def rows(self) -> tuple[ScheduledRow, ...]:
         """The scheduled rows in scheduling order. Built on each access."""
-        shift = self.shift
         return tuple(
-            ScheduledRow(
-                id=name,
-                tokens=tokens,
-                computed=computed + shift,
-                drafts=drafts,
-                kind=kind,
-                prompt_len=prompt_len,
-                known=known + shift,
-            )
-            for name, tokens, computed, drafts, kind, prompt_len, known in self.entries
+            [
+                ScheduledRow(
+                    id=name,
+                    tokens=tokens,
+                    computed=computed,
+                    drafts=drafts,
+                    kind=kind,
+                    prompt_len=prompt_len,
+                    known=known,
+                )
+                for name, tokens, computed, drafts, kind, prompt_len, known in self.shifted
+            ]
         )
 
 
