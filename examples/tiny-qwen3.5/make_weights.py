@@ -1,5 +1,9 @@
-"""Makes the tiny model's weights: small random numbers from a fixed seed, 7 MB, not committed."""
+"""Makes a tiny model's weights: small random numbers from a fixed seed, 7 MB, not committed.
 
+Usage: ``make_weights.py [DIRECTORY]``; without one, the model beside this file.
+"""
+
+import sys
 from pathlib import Path
 
 import torch
@@ -10,13 +14,14 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Writes ``model.safetensors`` beside this file and nothing else."""
+    """Writes ``model.safetensors`` beside the model's config and nothing else."""
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     torch.manual_seed(0)
-    config = AutoConfig.from_pretrained(HERE)
+    config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    partial = HERE / "model.safetensors.partial"
+    partial = directory / "model.safetensors.partial"
     save_file(model.state_dict(), partial, metadata={"format": "pt"})
-    partial.replace(HERE / "model.safetensors")
+    partial.replace(directory / "model.safetensors")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ kernel exactly when the kernel's conditions hold. Everything else is vLLM's.
 vLLM resolves a backend by its dotted path, so the classes are built when first asked for: a
 process on a machine without Triton never imports the Triton backend.
 
-Target: ``AttentionBackend.get_supported_kernel_block_sizes`` and ``AttentionImpl.forward`` of
-vLLM 0.32. It can go when vLLM lets a user state a page alignment and a kernel per shape.
+What of vLLM this touches, and in which releases, stands in ``targets.py``; ``install`` probes it
+first. It can go when vLLM lets a user state a page alignment and a kernel per shape.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -26,14 +25,14 @@ from hwtune.adapters.vllm.dispatch import BoundKernel, LayerDispatcher
 from hwtune.adapters.vllm.runtime import bind, count_fault, current_plan, mark
 from hwtune.domain.kernel import CallShape, LayerTraits
 
-PACKINGS_READ = ("vec", "vec16")
-"""Layouts of vLLM's CPU cache whose pages hold K as ``[head_size, block_size]``."""
-
 
 class DispatchingImpl(CheckedCalls):
     """Mixed in before a backend's own ``AttentionImpl``, whose ``forward`` it guards."""
 
     _hwtune: LayerDispatcher | None = None
+
+    forward_writes_cache = False
+    """Whether vLLM leaves it to ``forward`` to write a call's K and V into the cache."""
 
     def forward(
         self,
@@ -52,8 +51,10 @@ class DispatchingImpl(CheckedCalls):
         if attn_metadata is not None:
             more = bool(args) or any(value is not None for value in kwargs.values())
             kernel = self._select(layer, query, kv_cache, attn_metadata, more)
-            if kernel is not None and self._run(kernel, query, kv_cache, attn_metadata, output):
-                return output
+            if kernel is not None:
+                new = (layer, key, value) if self.forward_writes_cache else None
+                if self._run(kernel, query, kv_cache, attn_metadata, output, new):
+                    return output
         try:
             result: torch.Tensor = super().forward(  # type: ignore[misc]
                 layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
@@ -78,7 +79,7 @@ class DispatchingImpl(CheckedCalls):
         try:
             dispatcher = self._hwtune
             if dispatcher is None:
-                traits = self.layer_traits(layer, query, kv_cache)
+                traits = self.layer_traits(layer, query, kv_cache, metadata)
                 dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
             return dispatcher.select(self._call_shape(metadata, fused_output))
         except Exception as error:
@@ -94,12 +95,15 @@ class DispatchingImpl(CheckedCalls):
         kv_cache: torch.Tensor,
         metadata: Any,
         output: torch.Tensor,
+        new: tuple[Any, torch.Tensor, torch.Tensor] | None,
     ) -> bool:
         """Whether the kernel served the call; False leaves it to vLLM's own path.
 
         In checked mode vLLM's path computes a share of the hits too; those wait in ``pending``.
         """
         try:
+            if new is not None:
+                self.write_cache(*new, kv_cache, metadata)
             capturing = _is_capturing(query)
             checked = kernel.check is not None and not capturing and kernel.check.due()
             if checked:
@@ -140,7 +144,9 @@ class DispatchingImpl(CheckedCalls):
             fused_output=fused_output,
         )
 
-    def layer_traits(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> LayerTraits:
+    def layer_traits(
+        self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any
+    ) -> LayerTraits:
         """What is fixed about this layer, read from the impl that vLLM built."""
         me: Any = self
         return LayerTraits(
@@ -170,6 +176,12 @@ class DispatchingImpl(CheckedCalls):
         """Tokens per page of the cache tensor that the kernels read."""
         raise NotImplementedError
 
+    def write_cache(
+        self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: Any, metadata: Any
+    ) -> None:
+        """Writes a call's K and V, in releases where ``forward`` has to."""
+        raise NotImplementedError
+
     def call_kernel(
         self, run: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any, output: Any
     ) -> Any:
@@ -178,46 +190,6 @@ class DispatchingImpl(CheckedCalls):
         Returns what the kernel returned: None, or the output it was given to write into.
         """
         raise NotImplementedError
-
-
-class CPUDispatch(DispatchingImpl):
-    """vLLM's CPU cache: ``[num_blocks, num_kv_heads, block_size, 2 * head_size]``, K then V."""
-
-    def layer_traits(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> LayerTraits:
-        """The common traits; a packing of K that the kernels cannot read is a refusal."""
-        traits = super().layer_traits(layer, query, kv_cache)
-        packing = getattr(layer, "isa", None)
-        if packing in PACKINGS_READ:
-            return traits
-        return dataclasses.replace(traits, unreadable_cache=f"cache packing {packing}")
-
-    def context_len(self, metadata: Any) -> int:
-        """Exact for one sequence, because its length is in CPU memory anyway."""
-        lengths = metadata.seq_lens
-        return int(lengths[0]) if len(lengths) == 1 else int(metadata.max_seq_len)
-
-    def page_tokens(self, kv_cache: torch.Tensor) -> int:
-        """Dimension 2 of the cache."""
-        return int(kv_cache.shape[2])
-
-    def call_kernel(
-        self, run: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any, output: Any
-    ) -> Any:
-        """Splits each page into K ``[head, block]`` and V ``[block, head]`` without a copy."""
-        me: Any = self
-        num_blocks, num_kv_heads, block_size, _ = kv_cache.shape
-        head_size: int = me.head_size
-        halves = kv_cache.view(num_blocks, num_kv_heads, 2, block_size * head_size)
-        tokens = metadata.num_actual_tokens
-        return run(
-            query=query[:tokens].view(tokens, me.num_heads, head_size),
-            key_pages=halves[:, :, 0].unflatten(-1, (head_size, block_size)),
-            value_pages=halves[:, :, 1].unflatten(-1, (block_size, head_size)),
-            block_table=metadata.block_table[0],
-            context_len=self.context_len(metadata),
-            scale=me.scale,
-            output=output[:tokens].view(tokens, me.num_heads, head_size),
-        )
 
 
 class TritonDispatch(DispatchingImpl):
@@ -277,7 +249,10 @@ def _supports_block_size(base: type[Any]) -> classmethod[Any, [int | None], bool
 
 
 def _subclass(name: str, base: type[Any], dispatch: type[DispatchingImpl]) -> type[Any]:
-    impl = type(f"{name}Impl", (dispatch, base.get_impl_cls()), {"__module__": __name__})
+    # Backends from before vLLM knew the attribute all wrote the cache in forward.
+    writes = bool(getattr(base, "forward_includes_kv_cache_update", True))
+    own = {"__module__": __name__, "forward_writes_cache": writes}
+    impl = type(f"{name}Impl", (dispatch, base.get_impl_cls()), own)
     return type(
         name,
         (base,),
@@ -293,6 +268,8 @@ def _subclass(name: str, base: type[Any], dispatch: type[DispatchingImpl]) -> ty
 @functools.cache
 def _cpu_backend() -> type[Any]:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    from hwtune.adapters.vllm.cpu_dispatch import CPUDispatch
 
     return _subclass("HwtuneCPUAttentionBackend", CPUAttentionBackend, CPUDispatch)
 
