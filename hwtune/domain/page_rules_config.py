@@ -37,7 +37,7 @@ def config_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
     if inputs.rule.version < (0, 10, 0):
         _require(current or DEFAULT_BLOCK_SIZE, needed)
     block = max(current, needed)
-    if current > needed:
+    if current >= needed:
         trace.note(f"--block-size {current} is large enough and stays")
     elif current:
         trace.note(f"--block-size {current} is too small and is replaced by {needed}")

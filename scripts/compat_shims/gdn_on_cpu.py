@@ -2,13 +2,14 @@
 
 The wheel serves no hybrid model on a CPU: every recurrent layer calls Triton kernels, and Triton has
 no CPU backend there. This replaces the core of that one layer (convolution, gates, delta rule) by
-plain PyTorch. Everything that a compatibility run looks at stays vLLM's: the page rule, the cache and
-its layout, the scheduler, attention.
+plain PyTorch, and two helpers beside it that fail on a CPU. What a compatibility run looks at stays
+vLLM's: the page rule, the cache and its layout, the scheduler, attention.
 
 Installed into the compatibility environment of 0.18 by ``scripts/compat.py`` with a ``.pth`` file;
 it is not part of the hwtune package.
 """
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import sys
@@ -32,7 +33,8 @@ def forward_core(self: Any, mixed_qkv: Any, b: Any, a: Any, core_attn_out: Any) 
         return
     metadata = context.attn_metadata[self.prefix]
     if metadata.spec_sequence_masks is not None:
-        raise NotImplementedError("this stand-in has no speculative decoding")
+        message = "this stand-in has no speculative decoding"
+        raise NotImplementedError(message)
     convolutions, states = self.kv_cache[context.virtual_engine]
     starts = metadata.non_spec_query_start_loc.tolist()
     known = metadata.has_initial_state
@@ -90,6 +92,22 @@ def _leave_convolutions_alone() -> None:
     utils.dispatch_cpu_unquantized_gemm = pack_matrices
 
 
+def _zero_blocks_without_triton() -> None:
+    """0.18 clears new pages of hybrid models with a Triton kernel."""
+    from vllm.v1.worker.utils import KVBlockZeroer
+
+    def zero_block_ids(self: Any, block_ids: list[int]) -> None:
+        if not block_ids or self._meta is None:
+            return
+        addresses, page_words, *_ = self._meta
+        page_bytes = 4 * page_words
+        for address in addresses.tolist():
+            for block in block_ids:
+                ctypes.memset(address + block * page_bytes, 0, page_bytes)
+
+    KVBlockZeroer.zero_block_ids = zero_block_ids
+
+
 class _AfterQwen3Next(importlib.abc.MetaPathFinder):
     """Replaces the method once the module has been executed."""
 
@@ -108,6 +126,7 @@ class _AfterQwen3Next(importlib.abc.MetaPathFinder):
             execute(module)
             module.Qwen3NextGatedDeltaNet._forward_core = forward_core
             _leave_convolutions_alone()
+            _zero_blocks_without_triton()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
