@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "serve": ("serve", {"context_settings": _PASS_THROUGH}),
     "verify-markers": ("verify_markers", {}),
     "ab-bench": ("ab_bench", {}),
-    "simulate": ("simulate", {}),
+    "simulate": ("simulate", {"context_settings": _PASS_THROUGH}),
     "profiles": ("profiles", {}),
     "doctor": ("doctor", {}),
 }

@@ -69,7 +69,7 @@ def derive_page(
         load_profile(profile or _DEFAULT_PROFILE), _engine(engine), alignment
     )
     reference, flags = split_command([*([] if model is None else [model]), *ctx.args])
-    deployment = _deployment(flags, vllm_version, hardware.engine, prefill_checkpoint_tokens)
+    deployment = deployment_of(flags, vllm_version, hardware.engine, prefill_checkpoint_tokens)
     request = modes.Request(
         reference=local_model(reference),
         deployment=modes.placed(deployment, hardware),
@@ -84,7 +84,7 @@ def derive_page(
     elif observed is not None:
         _print(*modes.observed_answer(request, observed, padding))
     else:
-        memory = _memory(kv_cache_memory, device_memory, weight_bytes)
+        memory = memory_of(kv_cache_memory, device_memory, weight_bytes)
         asked = modes.Questions(
             explain=explain,
             request_tokens=request_tokens,
@@ -108,9 +108,10 @@ def local_model(reference: str) -> str:
         raise InputError(message) from None
 
 
-def _deployment(
+def deployment_of(
     flags: Sequence[str], version: str | None, engine: str, checkpoint: int | None
 ) -> Deployment:
+    """The deployment that vLLM's flags describe; remarks about them go to standard error."""
     deployment, notes = deployment_from_flags(flags)
     for note in (*notes, *misspelt_flags(flags)):
         typer.echo(f"note: {note}", err=True)
@@ -158,7 +159,8 @@ def _size(flag: str, text: str | None) -> int | None:
     return size
 
 
-def _memory(cache: str | None, device: str | None, weights: str | None) -> modes.Memory:
+def memory_of(cache: str | None, device: str | None, weights: str | None) -> modes.Memory:
+    """What the options say about memory, in bytes."""
     return modes.Memory(
         kv_cache=_size("--kv-cache-memory", cache),
         device=_size("--device-memory", device),

@@ -80,7 +80,7 @@ def placed(deployment: Deployment, profile: HardwareProfile) -> Deployment:
 def page_answer(request: Request, memory: Memory, asked: Questions) -> str:
     """The default question: which page, and what does it cost."""
     model = load_model(request.reference)
-    size, remarks = _kv_memory(request, memory)
+    size, remarks = kv_memory(request, memory)
     remarks = (*request.remarks, *remarks)
     options = page_options(
         model,
@@ -113,7 +113,7 @@ def _explained(answer: Answer, options: PageOptions, alignment: int) -> Answer:
     )
 
 
-def _kv_memory(request: Request, memory: Memory) -> tuple[int | None, tuple[str, ...]]:
+def kv_memory(request: Request, memory: Memory) -> tuple[int | None, tuple[str, ...]]:
     """Bytes for the KV cache, and how they were found."""
     if memory.kv_cache is not None:
         return memory.kv_cache, ()

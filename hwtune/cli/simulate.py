@@ -3,45 +3,105 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
+from hwtune.cli import simulate_options as option
+from hwtune.cli.simulate_predict import PredictOptions, answer
+from hwtune.cli.simulate_workload import WorkloadOptions
 from hwtune.domain.errors import UsageError
-
-Batch = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="Scenarios, one JSON object per line (- for standard input)."
-    ),
-]
-Oracle = Annotated[
-    bool, typer.Option("--oracle", help="Let the installed vLLM's own scheduler play them.")
-]
-OraclePython = Annotated[
-    str | None,
-    typer.Option(metavar="PYTHON", help="The Python whose vLLM plays; implies --oracle."),
-]
-Version = Annotated[
-    str | None, typer.Option(help="vLLM release to play, where a scenario names none.")
-]
+from hwtune.report.tables import Format
 
 
 def simulate(
-    batch: Batch = None,
-    vllm_version: Version = None,
-    oracle: Oracle = False,
-    oracle_python: OraclePython = None,
+    ctx: typer.Context,
+    model: option.ModelReference = None,
+    profile: option.Profile = None,
+    arm: option.Arm = "candidate",
+    vllm_version: option.Version = None,
+    page: option.Page = None,
+    kv_cache_memory: option.CacheMemory = None,
+    device_memory: option.DeviceMemory = None,
+    weight_bytes: option.WeightBytes = None,
+    tier: option.Tier = None,
+    requests: option.Requests = None,
+    output_tokens: option.OutputTokens = "128",
+    request: option.OneRequest = None,
+    arrivals: option.Arrivals = None,
+    arrival: option.Arrival = "closed",
+    concurrency: option.Concurrency = 1,
+    shared_prefix: option.SharedPrefix = None,
+    seed: option.Seed = 1,
+    step_ms: option.StepMs = None,
+    token_ms: option.TokenMs = None,
+    accepted: option.Accepted = "0",
+    kernel_ratio: option.KernelRatio = None,
+    attention_share: option.AttentionShare = None,
+    sweep: option.SweepAxes = None,
+    below: option.Below = 0.5,
+    trace: option.ShowTrace = False,
+    timeline: option.TimelineFile = None,
+    plot: option.Plot = None,
+    form: option.OutputFormat = Format.TABLE,
+    batch: option.Batch = None,
+    oracle: option.Oracle = False,
+    oracle_python: option.OraclePython = None,
 ) -> None:
-    """Play vLLM's scheduler step by step."""
-    if batch is None:
-        message = "give --batch FILE with scenarios"
+    """Play vLLM's scheduler step by step, and predict which steps hit which kernel.
+
+    Everything after MODEL that is not an option of this command is read as vLLM's. With --batch
+    each scenario is printed with its steps instead.
+    """
+    words = (*([] if model is None else [model]), *ctx.args)
+    oracle = oracle or oracle_python is not None
+    if batch is not None:
+        _print_batch(batch, words, vllm_version, oracle, oracle_python)
+        return
+    if oracle:
+        message = "--oracle needs --batch: it plays scenarios, without a model"
         raise UsageError(message)
-    _print_batch(batch, vllm_version, oracle or oracle_python is not None, oracle_python)
+    workload = WorkloadOptions(
+        tiers=tuple(tier or ()),
+        requests=requests,
+        output_tokens=output_tokens,
+        given=tuple(request or ()),
+        arrivals=arrivals,
+        arrival=arrival,
+        concurrency=concurrency,
+        shared_prefix=shared_prefix,
+        seed=seed,
+        step_ms=step_ms,
+        token_ms=token_ms,
+    )
+    options = PredictOptions(
+        words=words,
+        profile=profile,
+        arm=arm,
+        version=vllm_version,
+        page=page,
+        kv_cache_memory=kv_cache_memory,
+        device_memory=device_memory,
+        weight_bytes=weight_bytes,
+        accepted=accepted,
+        kernel_ratios=tuple(kernel_ratio or ()),
+        attention_share=attention_share,
+        sweep=tuple(sweep or ()),
+        below=below,
+        trace=trace,
+        timeline=timeline,
+        plot=plot,
+        format=form,
+    )
+    typer.echo(answer(options, workload))
 
 
-def _print_batch(reference: str, version: str | None, oracle: bool, python: str | None) -> None:
+def _print_batch(
+    reference: str, words: tuple[str, ...], version: str | None, oracle: bool, python: str | None
+) -> None:
     from hwtune.cli.simulate_batch import batch_records
 
+    if words:
+        message = f"--batch and {words[0][:80]!r} do not go together: scenarios name no model"
+        raise UsageError(message)
     for record in batch_records(reference, version, oracle=oracle, python=python):
         typer.echo(json.dumps(record, allow_nan=False, separators=(",", ":")))

@@ -11,9 +11,9 @@ from hwtune.report.tables import Cell, Column, Table, columns
 _LONGEST_NAME: Final = 8
 
 
-def step_table(timeline: Timeline) -> Table:
+def step_table(timeline: Timeline, most_steps: int) -> Table:
     """One line per scheduled row; what concerns the whole step stands in its first line."""
-    rows = tuple(row for shown in timeline.steps for row in _rows(shown))
+    rows = tuple(row for shown in timeline.steps[:most_steps] for row in _rows(shown))
     ascend = timeline.ascend is not None
     shown_columns = columns(
         "step=step",

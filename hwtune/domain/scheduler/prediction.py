@@ -18,6 +18,7 @@ from hwtune.domain.scheduler.kernel_paths import (
     kernel_phase,
 )
 from hwtune.domain.scheduler.values import Stretch
+from hwtune.domain.scheduler.workloads import WorkItem
 
 OWN_PATH = "vLLM's own"
 """Name of the path that no kernel of the profile takes."""
@@ -108,6 +109,9 @@ class Forecaster:
         self._states: Counter[str] = Counter()
         self._graphs: Counter[str] = Counter()
         self._padding = 0
+
+    def sent(self, item: WorkItem) -> None:
+        """Requests are not counted, steps are."""
 
     def add(self, stretch: Stretch) -> Outcome | None:
         """Counts a stretch and gives the outcome of its first step; None for an empty one."""

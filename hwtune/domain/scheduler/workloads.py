@@ -35,6 +35,8 @@ class WorkItem:
     same tokens. As traces give them."""
     prefix_hash_tokens: int = 0
     """Tokens per name."""
+    block: int = 0
+    """In a closed loop a request of another block waits until the block before it is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
