@@ -15,6 +15,14 @@ _SAME = {
     "TRITONATTNVLLMV1": "TRITONATTN",
     "FLASHINFERVLLMV1": "FLASHINFER",
     "FLEXATTN": "FLEXATTENTION",
+    "TRITON": "TRITONATTN",
+    "ROCM/AITERATTENTION": "ROCMATTN",
+    "ROCMFLASHATTENTION": "ROCMATTN",
+    "AITERMLA": "ROCMAITERMLA",
+    "AITERTRITONMLA": "ROCMAITERTRITONMLA",
+    "FLASHATTENTIONMLA": "FLASHATTNMLA",
+    "SPARSEMLA": "FLASHMLASPARSE",
+    "PALLASV1": "PALLAS",
 }
 """Wordings of ``Using ... backend on V1 engine`` -> registry name, without separators.
 Source: vllm/platforms/cuda.py and rocm.py, 0.8 to 0.20."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hwtune.domain.check_records import Check
-from hwtune.domain.evidence import Evidence, Failure, Place, RunStatus
+from hwtune.domain.evidence import Evidence, Fact, Failure, Place, RunStatus
 from hwtune.domain.failures import first_cause
 
 _QUESTION = "Did start-up complete?"
@@ -29,6 +30,19 @@ def health_checks(evidence: Evidence) -> Iterator[Check]:
         )
     elif startup.status == "passed" and evidence.status is not None:
         yield from _launcher(evidence.status)
+
+
+def with_start_outcome(evidence: Evidence) -> Evidence:
+    """States ``startup_complete=False`` where the evidence shows a start that did not complete.
+
+    Lines that state nothing of vLLM show no start, and nothing is said of it.
+    """
+    startup = _startup(evidence)
+    shows_start = bool(evidence.facts) or bool(evidence.failures)
+    if not shows_start or startup.status != "failed" or not startup.evidence:
+        return evidence
+    fact = Fact(name="startup_complete", value=False, evidence=startup.evidence, sightings=1)
+    return replace(evidence, facts={**evidence.facts, fact.name: fact})
 
 
 def _launcher(status: RunStatus) -> Iterator[Check]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import cast
 
+from hwtune.domain.check_health import with_start_outcome
 from hwtune.domain.checking import KernelCheck
 from hwtune.domain.evidence import (
     Evidence,
@@ -28,6 +29,7 @@ from hwtune.domain.marker_set import FactRule, Marker, MarkerMatch, MarkerSet, m
 _MAX_FALLBACKS = 20
 _MAX_MARKS = 2000
 _MAX_TEXT = 400
+_API_SERVER = ("APIServer", "ApiServer")
 _TEACHING_LINES = 64
 _MAX_LINE_BYTES = 1 << 18
 """vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
@@ -55,6 +57,7 @@ class EvidenceCollector:
         self._previous: LogLine | None = None
         self._before: bytes | None = None
         self._prefixes = LearntPrefixes()
+        self._server_line: Place | None = None
         self._last: tuple[int, str] | None = None
         self._filter = LineFilter(markers.markers)
         self._files: list[str] = []
@@ -87,7 +90,7 @@ class EvidenceCollector:
     def _teach(self, file: str, lines: list[bytes]) -> None:
         """Headers show the collector's prefix, also those of lines that state nothing."""
         for number, raw in enumerate(lines, start=1):
-            parse_line(file, number, _text(raw), prefixes=self._prefixes)
+            self._note_server(parse_line(file, number, _text(raw), prefixes=self._prefixes))
 
     def _feed_lines(self, file: str, first: int, lines: list[bytes], *, quotes: bool) -> None:
         """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
@@ -132,12 +135,18 @@ class EvidenceCollector:
         self._facts.setdefault(sighting.fact, FactCollector(rule)).add(sighting)
 
     def _take(self, line: LogLine) -> None:
+        self._note_server(line)
         self._failures.feed(line, place_of(line), phase=self._phase())
         matches = tuple(match_line(line, self._markers))
         for match in matches:
             self._apply(match, line)
         if "hwtune[" in line.message and not any(m.marker.kind == "hwtune" for m in matches):
             self._foreign += 1
+
+    def _note_server(self, line: LogLine) -> None:
+        """A line of an API server's process shows that the log is a server's."""
+        if self._server_line is None and (line.process or "").startswith(_API_SERVER):
+            self._server_line = place_of(line)
 
     def _apply(self, match: MarkerMatch, line: LogLine) -> None:
         marker, place = match.marker, place_of(line)
@@ -211,7 +220,9 @@ class EvidenceCollector:
         nonce = self._nonce or _registered_nonce(self._marks)
         own = tuple(mark for mark in self._marks if mark.nonce == nonce)
         self._state_first_error()
-        return Evidence(
+        if self._server_line is not None and "api_server" not in self._facts:
+            self.add(Sighting(fact="api_server", value=True, rank=4, place=self._server_line))
+        found = Evidence(
             facts={name: fact.fact() for name, fact in self._facts.items()},
             failures=tuple(self._failures.failures),
             fallbacks=tuple(self._fallbacks),
@@ -230,6 +241,7 @@ class EvidenceCollector:
             files=tuple(self._files),
             notes=notes,
         )
+        return with_start_outcome(found)
 
     def _state_first_error(self) -> None:
         cause = first_cause(Evidence(failures=tuple(self._failures.failures)))

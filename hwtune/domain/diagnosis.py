@@ -26,7 +26,7 @@ def symptoms_of(evidence: Evidence, expect: Expectation | None) -> Symptoms:
     symptoms["all_errors"] = "\n".join(
         failure.text for failure in evidence.failures if failure.phase != "shutdown"
     )
-    symptoms["log_ends"] = _yes(cause is None and "fact.startup_complete" not in symptoms)
+    symptoms["log_ends"] = _yes(cause is None and symptoms.get("fact.startup_complete") != "on")
     symptoms["any_calls"] = _yes(any(c.calls for c in evidence.counts))
     return symptoms
 

@@ -12,7 +12,7 @@ from hwtune.domain.evidence import Value
 from hwtune.domain.log_lines import LogLine
 
 MarkerKind = Literal["fact", "fatal", "fallback", "hwtune", "request error"]
-ValueType = Literal["int", "float", "str", "bool", "list", "ints"]
+ValueType = Literal["int", "float", "str", "bool", "list", "ints", "reasons"]
 Merge = Literal["first", "last", "min", "max", "union"]
 
 
@@ -76,6 +76,10 @@ class MarkerMatch:
 
 
 _LIST_ITEM = re.compile(r"""['"]?([^'",\s\[\](){}]+(?: [^'",\s\[\](){}]+)*)['"]?""")
+_REASON = re.compile(r"(?P<name>[A-Z][A-Z0-9_]{1,80}): ?\[(?P<why>[^\]]{1,400})\]")
+_ONE_REASON = re.compile(
+    r"(?P<name>[A-Z][A-Z0-9_]{1,80}) is not valid for this configuration\. Reason: (?P<why>.{1,400})"
+)
 _META = frozenset("\\.^$*+?{}[]|()")
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
@@ -114,7 +118,7 @@ def _file_of(line: LogLine) -> str:
 def _value(marker: Marker, groups: Mapping[str, str]) -> Value | None:
     if marker.constant is not None:
         return marker.constant
-    text = groups.get("value")
+    text = groups.get("value") or groups.get("cpu") or groups.get("name")
     return None if text is None else parse_value(text, marker.type)
 
 
@@ -164,6 +168,15 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in _LIST_ITEM.findall(text))
 
 
+def _reasons(text: str) -> tuple[str, ...] | None:
+    """``A: [x, y], B: [z]`` -> ``("A: x, y", "B: z")``; vLLM's other wording names one backend."""
+    found = tuple(f"{m['name']}: {m['why'].strip()}" for m in _REASON.finditer(text))
+    one = _ONE_REASON.match(text)
+    if one is not None:
+        found = (f"{one['name']}: {one['why'].strip(' .[]').strip(chr(39))}",)
+    return found or None
+
+
 def _ints(text: str) -> tuple[int, ...] | None:
     items = tuple(_int(item) for item in _list(text))
     numbers = tuple(item for item in items if item is not None)
@@ -176,5 +189,6 @@ _PARSERS: Mapping[ValueType, Callable[[str], Value | None]] = {
     "bool": _bool,
     "list": _list,
     "ints": _ints,
+    "reasons": _reasons,
     "str": str,
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hwtune.domain.backend_names import same_backend
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.check_rules import show_value
+from hwtune.domain.engine_config import engine_fields
 from hwtune.domain.evidence import Evidence, Place
 
 PAGE_FACTS = (
@@ -33,6 +34,7 @@ _NO_CONDITION = frozenset(
     {
         "first_error",
         "user_flags",
+        "engine_config",
         "startup_complete",
         "engine_ready",
         "served",
@@ -145,6 +147,9 @@ def _conditions(evidence: Evidence) -> dict[str, str]:
     }
     flags = flags_of(evidence)
     found.update({f"{_FLAG}{name}": text for name, text in flags.items()})
+    config = evidence.value("engine_config")
+    if isinstance(config, str):
+        found.update({f"config {name}": text for name, text in engine_fields(config).items()})
     hit = [item.kernel for item in tallies(evidence) if item.hits]
     if evidence.has_counters:
         found["kernels"] = ", ".join(hit) or "none"
@@ -167,6 +172,6 @@ def _problems(side: str, evidence: Evidence) -> list[str]:
     found = []
     if evidence.value("first_error") is not None:
         found.append(f"{side} failed: {evidence.value('first_error')}")
-    elif evidence.value("startup_complete") is None and evidence.value("served") is None:
+    elif evidence.value("startup_complete") is not True and evidence.value("served") is None:
         found.append(f"{side} shows no completed start-up")
     return found

@@ -13,7 +13,7 @@ from hwtune.io.marker_reports import report_to_json
 __all__ = ["report_to_json", "report_to_markdown", "report_to_text"]
 
 _SIGNS = {"passed": "PASS", "failed": "FAIL", "skipped": "skip"}
-_HIDDEN = ("first_error", "user_flags", "api_server")
+_HIDDEN = ("first_error", "user_flags", "api_server", "engine_config")
 _INDENT = " " * 7
 
 

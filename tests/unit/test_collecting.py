@@ -30,6 +30,26 @@ def test_a_fact_carries_its_place() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("lines", "value"),
+    [
+        ([f"{ENGINE}Resolved architecture: X", "INFO:     Application startup complete."], True),
+        ([f"{ENGINE}Resolved architecture: X"], False),
+        ([f"{ENGINE}Traceback (most recent call last):", f"{ENGINE}ValueError: x"], None),
+        (["INFO:     Application startup complete.", "Killed"], True),
+        ([f"{ENGINE}init engine (profile, create kv cache, warmup model) took 9 s"], None),
+    ],
+)
+def test_whether_the_start_completed(lines: list[str], value: bool | None) -> None:
+    assert _evidence(*lines).value("startup_complete") is value
+
+
+def test_a_line_of_the_api_server_shows_that_offline_use_is_no_excuse() -> None:
+    ready = f"{ENGINE}init engine (profile, create kv cache, warmup model) took 9 s"
+    evidence = _evidence("(APIServer pid=7) INFO 11-30 06:51:47 [a.py:1] hello", ready)
+    assert evidence.value("startup_complete") is False
+
+
 def test_what_nothing_states_is_absent() -> None:
     assert dict(_evidence("a line").facts) == {}
 

@@ -147,7 +147,8 @@ def test_reasons_of_refused_backends() -> None:
     )
     evidence, report = _judge(*_fails(f"ValueError: {text}"))
     assert evidence.value("backends_refused") == (
-        "FLASH_ATTN: [block_size not supported], FLASHINFER: [sink setting not supported]",
+        "FLASH_ATTN: block_size not supported",
+        "FLASHINFER: sink setting not supported",
     )
     assert report.checks[0].diagnosis[0].id == "no_backend_fits"
 
