@@ -33,7 +33,7 @@ _NO_CONDITION = (
     "observability_config",
 )
 """Names and places that change nothing of how the engine runs, or that it fills in later."""
-_NESTED = ("compilation_config",)
+_NESTED = ("compilation_config", "compilation_config.pass_config")
 """Fields whose parts are compared one by one."""
 _OPEN, _CLOSE, _QUOTES = "([{<", ")]}>", "'\""
 _MAX_TEXT = 2_000
@@ -44,18 +44,21 @@ def engine_fields(text: str) -> Mapping[str, str]:
 
     Source: vllm/config/vllm.py ``VllmConfig.__str__``; unknown fields are kept as they stand.
     """
-    found: dict[str, str] = {}
-    for name, value in _pairs(text, "="):
-        if name in _NESTED and value.startswith("{"):
-            parts = _pairs(value[1:].removesuffix("}"), ":")
-            found.update({f"{name}.{part}": content for part, content in parts})
-        else:
-            found[name] = value
+    found = dict(_flat("", _pairs(text, "=")))
     return {
         name: value[:_MAX_TEXT]
         for name, value in found.items()
         if name not in _FACTS and name not in _NO_CONDITION
     }
+
+
+def _flat(prefix: str, pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for part, value in pairs:
+        name = f"{prefix}{part}"
+        if name in _NESTED and value.startswith("{"):
+            yield from _flat(f"{name}.", _pairs(value[1:].removesuffix("}"), ":"))
+        else:
+            yield name, value
 
 
 def _pairs(text: str, sign: str) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hwtune.domain.checking import KernelCheck
+from hwtune.domain.environment import ServerEnvironment
 from hwtune.domain.launch import LaunchPlan
 
 KernelOutcome = Literal["hit", "fallback", "captured", "fault"]
@@ -144,6 +145,8 @@ class Evidence:
     foreign_marks: int = 0
     """Marker texts that are no evidence: another nonce, or quoted inside another message."""
     status: RunStatus | None = None
+    environment: ServerEnvironment | None = None
+    """What the server ran in, when its launcher recorded it."""
     last_line: Place | None = None
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from hwtune.domain.backend_names import same_backend
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.check_rules import show_value
 from hwtune.domain.engine_config import engine_fields
+from hwtune.domain.environment import environment_conditions
 from hwtune.domain.evidence import Evidence, Place
 
 PAGE_FACTS = (
@@ -35,6 +36,7 @@ _NO_CONDITION = frozenset(
         "first_error",
         "user_flags",
         "engine_config",
+        "kv_cache_memory_gib",
         "startup_complete",
         "engine_ready",
         "served",
@@ -47,6 +49,7 @@ _NO_CONDITION = frozenset(
 )
 """Facts about how far a log goes or which observer is present, not about how the server runs."""
 _FLAG = "flag "
+_ABSENT = "(none)"
 _IRRELEVANT_FLAGS = frozenset({"port", "host", "model_tag", "uvicorn_log_level", "api_key"})
 
 
@@ -77,6 +80,8 @@ class ServerComparison:
     """Facts that both state alike."""
     problems: tuple[str, ...]
     """What makes either side unfit for any comparison."""
+    unseen: tuple[str, ...] = ()
+    """What could differ unnoticed, because a side does not record it."""
 
     @property
     def fair(self) -> bool:
@@ -91,7 +96,8 @@ class ServerComparison:
         if reasons:
             return f"NOT COMPARABLE: {'; '.join(reasons)}"
         declared = [item.fact for item in self.differences if item.declared]
-        return f"FAIR: only declared differences ({', '.join(declared) or 'none'})"
+        verdict = f"FAIR: only declared differences ({', '.join(declared) or 'none'})"
+        return f"{verdict}; not recorded: {'; '.join(self.unseen)}" if self.unseen else verdict
 
 
 def compare_servers(a: Evidence, b: Evidence, *, declared: Iterable[str]) -> ServerComparison:
@@ -100,10 +106,12 @@ def compare_servers(a: Evidence, b: Evidence, *, declared: Iterable[str]) -> Ser
     Args:
         a: evidence of one arm.
         b: evidence of the other.
-        declared: facts (or ``flag NAME``) that are meant to differ.
+        declared: facts (or ``flag NAME``, ``env NAME``, ``package NAME``, ``config NAME``) that are
+            meant to differ. What a plan of hwtune's adds to its arm is declared by it.
     """
-    wanted = frozenset(declared)
+    wanted = frozenset((*declared, *_declared_by_plan(a), *_declared_by_plan(b)))
     left, right = _with_defaults(_conditions(a), _conditions(b))
+    left, right = _with_absent(left, right, a, b)
     differences, same = [], []
     for fact in sorted({*left, *right}):
         one, other = left.get(fact), right.get(fact)
@@ -120,8 +128,35 @@ def compare_servers(a: Evidence, b: Evidence, *, declared: Iterable[str]) -> Ser
                 evidence_b=b.places(fact)[:1],
             )
         )
-    problems = (*_problems("A", a), *_problems("B", b))
-    return ServerComparison(differences=tuple(differences), same=tuple(same), problems=problems)
+    return ServerComparison(
+        differences=tuple(differences),
+        same=tuple(same),
+        problems=(*_problems("A", a), *_problems("B", b)),
+        unseen=(*_unseen("A", a), *_unseen("B", b)),
+    )
+
+
+def _unseen(side: str, evidence: Evidence) -> list[str]:
+    if evidence.environment is None:
+        return [f"variables and packages of {side}"]
+    return []
+
+
+def _declared_by_plan(evidence: Evidence) -> list[str]:
+    added = () if evidence.plan is None else evidence.plan.added
+    flags = [f"{_FLAG}{item.name.lstrip('-').replace('-', '_')}" for item in added]
+    return [*flags, *(f"env {item.name}" for item in added)]
+
+
+def _with_absent(
+    left: dict[str, str], right: dict[str, str], a: Evidence, b: Evidence
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Where both sides recorded their environment, what one lacks is not set there."""
+    if a.environment is None or b.environment is None:
+        return left, right
+    names = [name for name in (*left, *right) if name.startswith(("env ", "package "))]
+    absent = dict.fromkeys(names, _ABSENT)
+    return {**absent, **left}, {**absent, **right}
 
 
 def _with_defaults(
@@ -150,6 +185,8 @@ def _conditions(evidence: Evidence) -> dict[str, str]:
     config = evidence.value("engine_config")
     if isinstance(config, str):
         found.update({f"config {name}": text for name, text in engine_fields(config).items()})
+    if evidence.environment is not None:
+        found.update(environment_conditions(evidence.environment))
     hit = [item.kernel for item in tallies(evidence) if item.hits]
     if evidence.has_counters:
         found["kernels"] = ", ".join(hit) or "none"

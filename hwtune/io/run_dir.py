@@ -1,7 +1,8 @@
 """A run directory: everything one server left behind.
 
 ``plan.json`` (the launch plan), ``server.log``, ``counters/``, ``status.json`` (how far it got),
-``metrics.txt`` (its Prometheus page), ``report.json`` (what was verified).
+``metrics.txt`` (its Prometheus page), ``environment.json`` (packages, variables, machine),
+``report.json`` (what was verified).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ LOG_FILE = "server.log"
 STATUS_FILE = "status.json"
 METRICS_FILE = "metrics.txt"
 REPORT_FILE = "report.json"
+ENVIRONMENT_FILE = "environment.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

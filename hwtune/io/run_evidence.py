@@ -14,6 +14,7 @@ from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.metrics import metric_sightings
 from hwtune.io.check_slots import read_checks
 from hwtune.io.counters import COUNTERS_DIRECTORY, read_counters
+from hwtune.io.environment import read_environment
 from hwtune.io.logs import read_log
 from hwtune.io.marker_sets import load_markers
 from hwtune.io.plans import PLAN_FILE, read_plan
@@ -53,7 +54,7 @@ def collect(
     for sighting in (*_metrics(run_dir, metrics_text, metrics_source), *sightings):
         collector.add(sighting)
     counts, has_counters = _counts(run_dir, notes)
-    return collector.evidence(
+    evidence = collector.evidence(
         counts=counts,
         kernel_checks=() if run_dir is None else read_checks(run_dir),
         has_counters=has_counters,
@@ -61,6 +62,8 @@ def collect(
         status=_status(run_dir, answers=metrics_text is not None),
         notes=tuple(notes),
     )
+    environment = None if run_dir is None else read_environment(run_dir)
+    return dataclasses.replace(evidence, environment=environment)
 
 
 def read_run_plan(run_dir: Path) -> LaunchPlan | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 from hwtune.domain.evidence import Place
 from hwtune.domain.server_compare import Difference, ServerComparison
+
+_MAX_CHARS = 120
 
 
 def comparison_to_text(comparison: ServerComparison) -> str:
@@ -15,8 +18,31 @@ def comparison_to_text(comparison: ServerComparison) -> str:
     lines = ["differs"]
     for item in ordered:
         lines.append(f"  {item.fact:<{width}}  {_shown(item.a)} | {_shown(item.b)}  {_note(item)}")
-    lines += ["", f"alike: {', '.join(comparison.same) or 'nothing'}", "", comparison.summary]
-    return "\n".join(lines)
+    if not ordered:
+        lines = ["nothing differs"]
+    alike = textwrap.wrap(
+        f"alike: {', '.join(_alike(comparison.same)) or 'nothing'}",
+        width=100,
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
+    return "\n".join([*lines, "", *alike, "", comparison.summary])
+
+
+_GROUPS = {
+    "config ": "fields of the engine's config",
+    "flag ": "flags",
+    "package ": "packages",
+    "env ": "environment variables",
+    "machine ": "facts of the machine",
+}
+
+
+def _alike(names: tuple[str, ...]) -> list[str]:
+    """Facts by name; what there are hundreds of, by number."""
+    single = [name for name in names if not name.startswith(tuple(_GROUPS))]
+    counts = {title: sum(n.startswith(p) for n in names) for p, title in _GROUPS.items()}
+    return [*single, *(f"{number} {title}" for title, number in counts.items() if number)]
 
 
 def _note(item: Difference) -> str:
@@ -26,7 +52,9 @@ def _note(item: Difference) -> str:
 
 
 def _shown(text: str | None) -> str:
-    return "not stated" if text is None else text
+    if text is None:
+        return "not stated"
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
 def comparison_to_json(comparison: ServerComparison) -> str:
@@ -36,6 +64,7 @@ def comparison_to_json(comparison: ServerComparison) -> str:
         "fair": comparison.fair,
         "summary": comparison.summary,
         "problems": list(comparison.problems),
+        "not_recorded": list(comparison.unseen),
         "same": list(comparison.same),
         "differences": [
             {

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwtune.adapters.vllm.processes import spawn, stop_tree
+from hwtune.adapters.vllm.surroundings import surroundings
 from hwtune.domain.errors import ExternalFailureError
 from hwtune.domain.launch import PLAN_ENVIRONMENT_VARIABLE, LaunchPlan
+from hwtune.io.environment import write_environment
 from hwtune.io.plans import write_plan
 from hwtune.io.run_dir import (
     LOG_FILE,
@@ -145,6 +147,7 @@ def serve(
     status = _status(server, "starting", started_at=_now())
     try:
         write_status(run_dir, status)
+        write_environment(surroundings(environment), run_dir)
         _wait_until_healthy(server, ready_timeout_s)
         server.scrape()
         status = dataclasses.replace(status, state="ready")
