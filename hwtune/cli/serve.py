@@ -51,6 +51,13 @@ def serve(
             show_default=False, help="Share of the hits to compare, from 0 to 1; implies --checked."
         ),
     ] = None,
+    count_attn_state: Annotated[
+        bool,
+        typer.Option(
+            "--count-attn-state",
+            help="vllm-ascend: count the attention state of each step and the calls made.",
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Do not show vLLM's log (the run directory has it).")
     ] = False,
@@ -68,7 +75,14 @@ def serve(
     from hwtune.report.plan import plan_to_text
 
     rate = check_rate if check_rate is not None else float(checked)
-    plan = plan_server(model, profile, arm, context.args, checked_rate=rate)
+    plan = plan_server(
+        model,
+        profile,
+        arm,
+        context.args,
+        checked_rate=rate,
+        count_attn_state=count_attn_state,
+    )
     if dry_run or form == "text":
         typer.echo(plan_to_json(plan) if form == "json" else plan_to_text(plan))
     if dry_run:

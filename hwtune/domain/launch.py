@@ -26,6 +26,8 @@ class VllmInstall:
     model_as_flag: bool
     """Whether the model is given as ``--model``; otherwise as the first argument."""
     location: str
+    plugins: tuple[str, ...] = ()
+    """Names of the plugins that it loads by itself, platform and endpoint plugins left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class LaunchPlan:
     checked_rate: float = 0.0
     """Share of the hits, from 0 to 1, that vLLM's own path computes too, to compare (checked
     mode)."""
+    count_attn_state: bool = False
+    """Whether the plugin counts vllm-ascend's attn_state and attention calls."""
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     """Variables set on top of the caller's environment."""

@@ -21,6 +21,7 @@ from hwtune.domain.launch import (
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, derive_page
 from hwtune.domain.page_options import profile_deployment
+from hwtune.domain.planning_ascend import AscendAdditions, ascend_additions
 from hwtune.domain.vllm_flags import deployment_from_flags
 
 CUSTOM_BACKEND = "CUSTOM"
@@ -57,6 +58,8 @@ class ServerRequest:
     """The caller's environment."""
     checked_rate: float = 0.0
     """Share of the hits to compare with vLLM's own path, from 0 to 1."""
+    count_attn_state: bool = False
+    """Whether to count vllm-ascend's attn_state and attention calls."""
 
 
 def flag_value(flags: Sequence[str], name: str) -> str | None:
@@ -100,8 +103,7 @@ def plan_launch(
     added = _added_flags(request, deployment, candidate)
     page = _derive(request, deployment, added, candidate)
     kernels, notes = _usable_kernels(request, deployment, page, available)
-    if on_ascend and install.ascend_version is None:
-        notes = (*notes, "vllm-ascend is not installed here; the newest known rule was used")
+    ascend = _ascend(request, install, page) if on_ascend else _NOT_ASCEND
     return LaunchPlan(
         run_id=run_id,
         nonce=nonce,
@@ -115,9 +117,10 @@ def plan_launch(
         alignment_tokens=request.profile.required_alignment_tokens if candidate else None,
         kernels=request.profile.kernels,
         checked_rate=request.checked_rate,
+        count_attn_state=request.count_attn_state,
         argv=_argv(request, install, added),
-        environment=_environment(request),
-        added=added,
+        environment={**_environment(request), **ascend.environment},
+        added=(*added, *ascend.added),
         host=request.host,
         port=request.port,
         expect=Expectation(
@@ -128,8 +131,21 @@ def plan_launch(
             backend=_expected_backend(request, candidate),
             kernels=kernels if candidate else (),
         ),
-        notes=(*page.notes, *notes, *_checked_notes(request)),
+        notes=(*page.notes, *notes, *_checked_notes(request), *ascend.notes),
     )
+
+
+_NOT_ASCEND = AscendAdditions(environment={}, added=(), notes=())
+
+
+def _ascend(request: ServerRequest, install: VllmInstall, page: PageDerivation) -> AscendAdditions:
+    own = ascend_additions(
+        page, request.flags, request.environ, install, counting=request.count_attn_state
+    )
+    if install.ascend_version is not None:
+        return own
+    missing = "vllm-ascend is not installed here; the newest known rule was used"
+    return dataclasses.replace(own, notes=(missing, *own.notes))
 
 
 def _checked_notes(request: ServerRequest) -> tuple[str, ...]:
@@ -150,6 +166,9 @@ def _refuse_flags(request: ServerRequest) -> None:
         raise UsageError(message)
     if request.checked_rate and request.arm == "baseline":
         message = "--checked compares kernels, and --arm baseline runs none; leave one out"
+        raise UsageError(message)
+    if request.count_attn_state and request.profile.engine != "vllm-ascend":
+        message = f"--count-attn-state counts in vllm-ascend; profile {request.profile.name} is not for it"
         raise UsageError(message)
     names = {flag.partition("=")[0].replace("_", "-") for flag in request.flags}
     if "--config" in names:
@@ -310,6 +329,6 @@ def _environment(request: ServerRequest) -> dict[str, str]:
     allowed = request.environ.get("VLLM_PLUGINS")
     if allowed is not None and "hwtune" not in allowed.split(","):
         variables["VLLM_PLUGINS"] = ",".join(filter(None, [allowed, "hwtune"]))
-    if not request.profile.base_backend:
+    if not request.profile.base_backend and not request.count_attn_state:
         variables[PLAN_ENVIRONMENT_VARIABLE] = ""
     return variables

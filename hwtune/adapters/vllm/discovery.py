@@ -15,6 +15,9 @@ _VERSION = re.compile(
     r"""^(?:__)?version(?:__)?\s*(?:=|:\s*str\s*=)[^'"\n]*['"]([^'"]+)['"]""", re.MULTILINE
 )
 
+_PLUGIN_GROUPS = ("vllm.general_plugins", "vllm.io_processor_plugins", "vllm.stat_logger_plugins")
+"""Groups that VLLM_PLUGINS filters and whose plugins load without being named (vLLM 0.32)."""
+
 
 def find_vllm() -> VllmInstall:
     """The vLLM of this Python.
@@ -48,7 +51,15 @@ def find_vllm() -> VllmInstall:
         command=(*command, "serve") if has_command else tuple(command),
         model_as_flag=not has_command,
         location=str(package),
+        plugins=_plugins(),
     )
+
+
+def _plugins() -> tuple[str, ...]:
+    """Names that vLLM loads by itself. An endpoint plugin adds routes once it is named anywhere,
+    and a second platform plugin stops vLLM, so neither kind is among them."""
+    entries = (e for group in _PLUGIN_GROUPS for e in importlib.metadata.entry_points(group=group))
+    return tuple(dict.fromkeys(entry.name for entry in entries))
 
 
 def installed_version(engine: str) -> str | None:

@@ -31,6 +31,7 @@ def plan_server(
     *,
     port: int | None = None,
     checked_rate: float = 0.0,
+    count_attn_state: bool = False,
 ) -> LaunchPlan:
     """The plan for one server on this machine.
 
@@ -41,6 +42,7 @@ def plan_server(
         flags: vLLM's flags, passed through untouched.
         port: where to listen when ``flags`` do not say.
         checked_rate: share of the hits that vLLM's own path computes too, from 0 to 1.
+        count_attn_state: whether the plugin counts vllm-ascend's attn_state and calls.
 
     Raises:
         HwtuneError: anything about the model, profile, flags or installation that does not fit.
@@ -61,6 +63,7 @@ def plan_server(
         port=_port(flags, port),
         environ=os.environ,
         checked_rate=checked_rate,
+        count_attn_state=count_attn_state,
     )
     return plan_launch(
         request,
