@@ -170,9 +170,19 @@ def _json_arrival(data: dict[str, object]) -> WorkItem:
         arrival_ms=number(data["timestamp"], "timestamp") * (1000.0 if in_seconds else 1.0),
         prompt_tokens=int(number(data["input_length"], "input_length")),
         output_tokens=int(number(data["output_length"], "output_length")),
-        prefix_hashes=tuple(ids),
-        prefix_hash_tokens=BAILIAN_BLOCK_TOKENS if in_seconds else MOONCAKE_BLOCK_TOKENS,
+        prefix_names=_chain(ids),
+        prefix_name_tokens=BAILIAN_BLOCK_TOKENS if in_seconds else MOONCAKE_BLOCK_TOKENS,
     )
+
+
+def _chain(ids: list[int]) -> tuple[str, ...]:
+    """Names of parts together with what stands before them, should a trace reuse an id."""
+    names = []
+    before = 0
+    for item in ids:
+        before = hash((before, item))
+        names.append(f"{before:x}")
+    return tuple(names)
 
 
 def _checked(arrival: WorkItem) -> WorkItem:

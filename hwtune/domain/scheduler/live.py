@@ -53,6 +53,8 @@ class Live:
         "junction",
         "known",
         "limit",
+        "name_tokens",
+        "names",
         "order",
         "owner",
         "placeholders",
@@ -103,11 +105,19 @@ class Live:
         self.owner: object = order
         self.prefix_owner: object = request.prefix_id
         self.prefix_len = request.prefix_len if request.prefix_id is not None else 0
+        self.names = request.prefix_names
+        self.name_tokens = request.prefix_name_tokens
+        if self.names:
+            self.prefix_len = min(len(self.names) * self.name_tokens, request.prompt_len)
 
     def key(self, group: int, hash_block: int, hash_tokens: int) -> Key:
         """Under which the tokens up to the end of a hash block are cached."""
-        shared = (hash_block + 1) * hash_tokens <= self.prefix_len
-        return (group, self.prefix_owner if shared else self.owner, hash_block)
+        end = (hash_block + 1) * hash_tokens
+        if end > self.prefix_len:
+            return (group, self.owner, hash_block)
+        if self.names:
+            return (group, self.names[(end - 1) // self.name_tokens], hash_block)
+        return (group, self.prefix_owner, hash_block)
 
     def rank(self) -> tuple[int, float, str]:
         """Order of the priority policy."""

@@ -213,4 +213,6 @@ def request_of(item: WorkItem) -> Request:
         priority=item.priority,
         prefix_id=item.prefix_id,
         prefix_len=item.prefix_tokens,
+        prefix_names=item.prefix_names,
+        prefix_name_tokens=item.prefix_name_tokens,
     )

@@ -90,6 +90,11 @@ class Request:
     """Requests with the same id begin with the same tokens."""
     prefix_len: int = 0
     """How many of its first tokens it takes from that prefix."""
+    prefix_names: tuple[str, ...] = ()
+    """Instead of ``prefix_id``: names of the consecutive parts of its prompt. A name stands for its
+    part and everything before it, so requests share as many tokens as names from the start."""
+    prefix_name_tokens: int = 0
+    """Tokens per name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,10 @@ class WorkItem:
     prefix_id: str | None = None
     prefix_tokens: int = 0
     """Tokens it shares with every item of the same ``prefix_id``."""
-    prefix_hashes: tuple[int, ...] = ()
-    """Names of its prompt's first blocks; prompts that begin with the same names begin with the
-    same tokens. As traces give them."""
-    prefix_hash_tokens: int = 0
+    prefix_names: tuple[str, ...] = ()
+    """Instead of ``prefix_id``: names of the consecutive parts of its prompt, as traces give them. A
+    name stands for its part and everything before it."""
+    prefix_name_tokens: int = 0
     """Tokens per name."""
     block: int = 0
     """In a closed loop a request of another block waits until the block before it is done."""
