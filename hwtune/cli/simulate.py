@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import typer
 
 from hwtune.cli import simulate_options as option
 from hwtune.cli.simulate_predict import PredictOptions, answer
-from hwtune.cli.simulate_workload import WorkloadOptions
-from hwtune.domain.errors import UsageError
+from hwtune.cli.simulate_workload import WorkloadOptions, duration_of
+from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.report.tables import Format
 
 
@@ -46,11 +47,16 @@ def simulate(
     batch: option.Batch = None,
     oracle: option.Oracle = False,
     oracle_python: option.OraclePython = None,
+    against: option.Against = None,
 ) -> None:
     """Play vLLM's scheduler step by step, and predict which steps hit which kernel.
 
     Everything after MODEL that is not an option of this command is read as vLLM's. With --batch
-    each scenario is printed with its steps instead.
+    each scenario is printed with its steps instead; with --against a real run of ab-bench is
+    predicted and compared with what its servers counted.
+
+    Exit status: 0 done (and the counters are as predicted), 1 they differ, 2 usage, 3 bad input,
+    4 the server cannot be.
     """
     words = (*([] if model is None else [model]), *ctx.args)
     oracle = oracle or oracle_python is not None
@@ -73,6 +79,9 @@ def simulate(
         step_ms=step_ms,
         token_ms=token_ms,
     )
+    if against is not None:
+        _print_comparison(against, words, workload, form)
+        return
     options = PredictOptions(
         words=words,
         profile=profile,
@@ -93,6 +102,21 @@ def simulate(
         format=form,
     )
     typer.echo(answer(options, workload))
+
+
+def _print_comparison(
+    run_dir: Path, words: tuple[str, ...], workload: WorkloadOptions, form: Format
+) -> None:
+    from hwtune.cli.simulate_against import compare_run
+    from hwtune.report.against import show_comparisons
+
+    if words:
+        message = f"--against and {words[0][:80]!r} do not go together: the run names its model"
+        raise UsageError(message)
+    comparisons = compare_run(run_dir, duration_of(workload))
+    typer.echo(show_comparisons(comparisons, form))
+    if any(comparison.agreement == "differs" for comparison in comparisons):
+        raise typer.Exit(ANSWER_IS_NO)
 
 
 def _print_batch(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OBSERVED_ONLY = "observed only"
+"""Reason of a call that a kernel would have taken in the candidate; counted in the baseline."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConditions:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hwtune.adapters.vllm.dispatch import OBSERVED_ONLY, LayerDispatcher, bind_layer
-from hwtune.domain.kernel import CallShape, KernelConditions, KernelSpec, LayerTraits
+from hwtune.adapters.vllm.dispatch import LayerDispatcher, bind_layer
+from hwtune.domain.kernel import OBSERVED_ONLY, CallShape, KernelConditions, KernelSpec, LayerTraits
 from hwtune.io.counters import CounterFile, read_counters
 from tests.support import calls_of
 

@@ -43,7 +43,7 @@ def server_dirs(
     times = [
         record.started_unix_s
         for record in records
-        if record.failure is None and _server(record) == arm
+        if record.failure is None and answering_arm(record) == arm
     ]
     starts = [_started(path) for path in found]
     return [
@@ -78,7 +78,7 @@ def _named(arm: Arm, design: Design) -> str | None:
     return design.baseline_run if arm == "baseline" else design.candidate_run
 
 
-def _server(record: RequestRecord) -> Arm:
+def answering_arm(record: RequestRecord) -> Arm:
     """Whose server answered: in the A/A phase the baseline's, under either label."""
     return "baseline" if record.phase == "a/a" else record.arm
 

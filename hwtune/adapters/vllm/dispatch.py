@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from hwtune.domain.kernel import (
+    OBSERVED_ONLY,
     CallShape,
     KernelConditions,
     KernelSpec,
@@ -18,7 +19,6 @@ from hwtune.domain.kernel import (
     static_refusal,
 )
 
-OBSERVED_ONLY = "observed only"
 _NOT_INSTALLED = (ImportError, KeyError, AttributeError)
 """What says that an implementation is not here; anything else is a fault of it."""
 

@@ -9,6 +9,7 @@ import urllib.request
 
 from hwtune.adapters.vllm.server import RunningServer, ask
 from hwtune.domain.kernel import KernelSpec
+from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.planning import flag_value
 
 PROBE_OUTPUT_TOKENS = 4
@@ -27,7 +28,9 @@ def probe(server: RunningServer) -> str | None:
     ids = random.Random(server.plan.nonce)
     body = {
         "model": server.plan.served_model_name,
-        "prompt": [ids.randint(_LOWEST_TOKEN, _HIGHEST_TOKEN) for _ in range(_length(server))],
+        "prompt": [
+            ids.randint(_LOWEST_TOKEN, _HIGHEST_TOKEN) for _ in range(probe_tokens(server.plan))
+        ],
         "max_tokens": PROBE_OUTPUT_TOKENS,
         "ignore_eos": True,
         "temperature": 0,
@@ -49,8 +52,9 @@ def _headers(server: RunningServer) -> dict[str, str]:
     return {**headers, "Authorization": f"Bearer {key}"} if key else headers
 
 
-def _length(server: RunningServer) -> int:
-    expected = [k for k in server.plan.kernels if k.name in server.plan.expect.kernels]
+def probe_tokens(plan: LaunchPlan) -> int:
+    """Length of the probe's prompt."""
+    expected = [k for k in plan.kernels if k.name in plan.expect.kernels]
     return max([SHORTEST_PROBE_TOKENS, *(_needed_tokens(kernel) for kernel in expected)])
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hwtune.domain.kernel import (
+    OBSERVED_ONLY,
     CallShape,
     KernelSpec,
     LayerTraits,
@@ -35,8 +36,12 @@ class Outcome:
 class KernelPaths:
     """The kernels of a profile bound to one kind of attention layer."""
 
-    def __init__(self, kernels: Sequence[KernelSpec], layer: LayerTraits) -> None:
+    def __init__(
+        self, kernels: Sequence[KernelSpec], layer: LayerTraits, *, observed: bool = False
+    ) -> None:
         self.kernels = tuple(kernels)
+        self._observed = observed
+        """As in the baseline arm: kernels are watched and never taken."""
         self.static = tuple(static_refusal(spec.when, layer) for spec in kernels)
         """Why a kernel can never take this layer; None when it can."""
 
@@ -46,7 +51,9 @@ class KernelPaths:
         reasons: list[str | None] = []
         for spec, refusal in zip(self.kernels, self.static, strict=True):
             reason = refusal or call_refusal(spec.when, call)
-            if reason is None and taken is not None:
+            if reason is None and self._observed:
+                reason = OBSERVED_ONLY
+            elif reason is None and taken is not None:
                 reason = f"taken by {taken}"
             elif reason is None:
                 taken = spec.name

@@ -26,6 +26,8 @@ class Question:
     """Kernel -> how many times faster than what it replaces."""
     attention_share: Measured | None = None
     """Of end-to-end time, without the kernels."""
+    observed: bool = False
+    """Whether the kernels are only watched, as in the baseline arm of a real run."""
     keep_steps: int = 0
     """Steps to keep for looking at."""
 
@@ -56,7 +58,8 @@ def predict(question: Question) -> Prediction:
     setup = server_setup(question.server, longest)
     kept, refused = fit(items, setup.scenario.config.max_model_len)
     workload = replace(question.workload, items=kept)
-    paths = KernelPaths(question.server.profile.kernels, setup.layer)
+    kernels = question.server.profile.kernels
+    paths = KernelPaths(kernels, setup.layer, observed=question.observed)
     ascend = setup.runner if question.server.profile.device == "npu" else None
     forecaster = Forecaster(paths, setup.cost, graphs=setup.graphs, ascend=ascend)
     timeline = Timeline(paths=paths, limit=question.keep_steps, ascend=ascend)

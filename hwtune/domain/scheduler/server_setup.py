@@ -60,6 +60,8 @@ class ServerQuestion:
     """Another long-prefill threshold than the flags'."""
     kv_memory_bytes: int | None = None
     """KV cache of one rank; None: the pool never limits."""
+    num_blocks: int | None = None
+    """Blocks of the pool, where a running server has printed them."""
     accepted: tuple[int, ...] = (0,)
     """Accepted drafts of consecutive verifications, repeated."""
 
@@ -104,13 +106,14 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
     config, source = _config(question, flags, page)
     fits = capacity(page, question.kv_memory_bytes) if question.kv_memory_bytes else None
     notes = list(page.notes)
-    if fits is None:
+    if fits is None and question.num_blocks is None:
         notes.append("no KV memory given: the pool never limits (see --kv-cache-memory)")
     groups = _groups(page, config.max_model_len)
     per_request = _blocks_per_request(page, longest_request_tokens, len(groups))
     scenario = Scenario(
         config=config,
-        num_blocks=fits.num_blocks if fits else 2 + config.max_num_seqs * per_request,
+        num_blocks=question.num_blocks
+        or (fits.num_blocks if fits else 2 + config.max_num_seqs * per_request),
         groups=groups,
     )
     layer = layer_traits(question.model, deployment, page)
