@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hwtune.domain.errors import InputError
 from hwtune.io.plans import write_plan
 from tests.unit.test_planning import plan
 
@@ -67,3 +69,33 @@ def test_the_gpu_backend_fits_vllms_interface(tmp_path: Path, profile: str) -> N
     *_, described, graphs = run(code, path).stdout.splitlines()
     assert described == "HwtuneTritonAttentionBackend TRITON_ATTN [MultipleOf(64)] [64, 832]"
     assert graphs == "AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE"
+
+
+OTHER_PLUGIN = """
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+register_backend(AttentionBackendEnum.CPU_ATTN, "other.plugin.Backend")
+"""
+
+
+def test_another_plugins_backend_is_not_displaced(tmp_path: Path) -> None:
+    code = OTHER_PLUGIN + LOAD + "print(AttentionBackendEnum.CPU_ATTN.get_path())"
+    result = run(code, write_plan(plan(), tmp_path))
+    assert result.stdout.splitlines()[-1] == "other.plugin.Backend"
+    reason = "refused reason=attention backend CPU_ATTN is already other.plugin.Backend"
+    assert reason in result.stdout + result.stderr
+
+
+def test_a_vllm_that_does_not_fit_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hwtune.adapters.vllm import install
+    from hwtune.adapters.vllm.targets import BACKEND_PATCHES, CPU, Target
+
+    missing = Target(module="vllm.v1.attention.gone"), Target(module="vllm.v1.attention.moved")
+    patch = dataclasses.replace(CPU, targets=(*CPU.targets, *missing))
+    monkeypatch.setitem(BACKEND_PATCHES, "CPU_ATTN", patch)
+    monkeypatch.setattr(install, "current_plan", plan)
+    monkeypatch.setattr(install, "_register", lambda *_: pytest.fail("half applied"))
+    with pytest.raises(InputError) as refusal:
+        install.install()
+    text = str(refusal.value)
+    assert "does not fit the CPU_ATTN patch: vllm.v1.attention.gone is missing (and 1 more)" in text
+    assert "\n" not in text
