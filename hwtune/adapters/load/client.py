@@ -129,7 +129,7 @@ class _Load:
         running: list[asyncio.Future[None]] = []
         while self._waiting and not self._unreachable:
             due_s = origin_s + (self._waiting[0].request.due_s or 0.0)
-            if (wait_s := due_s - clock()) > 0:
+            while (wait_s := due_s - clock()) > 0:
                 await asyncio.sleep(wait_s)
             running.append(asyncio.ensure_future(self._send(self._waiting.popleft(), due_s)))
         await asyncio.gather(*running)

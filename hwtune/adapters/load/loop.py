@@ -45,13 +45,10 @@ async def _cancel_all() -> None:
 def quiet_collector() -> Iterator[None]:
     """No garbage collection while streams run: a pause would look like the server's."""
     was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
