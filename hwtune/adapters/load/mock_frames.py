@@ -97,7 +97,11 @@ def frame(event: dict[str, Any] | str) -> bytes:
 
 def role_event() -> dict[str, Any]:
     """What a chat endpoint sends before the first token."""
-    return {"model": "mock", "choices": [{"delta": {"role": "assistant", "content": ""}}]}
+    return {
+        "object": "chat.completion.chunk",
+        "model": "mock",
+        "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}],
+    }
 
 
 def metrics_text(behaviour: Behaviour, prompt_tokens: int) -> str:
@@ -121,8 +125,9 @@ def response_frames(
     frames = [STREAM_HEAD]
     for done, text in _chunks(behaviour, tokens):
         last = done == tokens and fault not in ("drop", "silent truncation", "error event")
-        choice = {"delta": {"content": text}} if chat else {"text": text}
-        event: dict[str, Any] = {"model": model, "choices": [choice]}
+        choice = {"index": 0, "delta": {"content": text}} if chat else {"index": 0, "text": text}
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        event: dict[str, Any] = {"object": kind, "model": model, "choices": [choice]}
         event["choices"][0]["finish_reason"] = "length" if last else None
         if behaviour.continuous_usage and fault != "no usage":
             event["usage"] = {"prompt_tokens": prompt, "completion_tokens": done}
@@ -131,11 +136,11 @@ def response_frames(
     usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": tokens}
     if behaviour.cache_hits:
         usage["prompt_tokens_details"] = {"cached_tokens": prompt}
-    frames[-1] += _ending(fault, model, usage)
+    frames[-1] += _ending(fault, model, usage, chat)
     return tuple(frames)
 
 
-def _ending(fault: Fault, model: str, usage: dict[str, Any]) -> bytes:
+def _ending(fault: Fault, model: str, usage: dict[str, Any], chat: bool) -> bytes:
     """Usage, [DONE] and the last chunk, as far as the fault lets them come."""
     if fault == "drop":
         return b""
@@ -145,7 +150,8 @@ def _ending(fault: Fault, model: str, usage: dict[str, Any]) -> bytes:
     elif fault == "zero tokens":
         ending += frame({"model": model, "choices": [{"text": "", "finish_reason": "stop"}]})
     if fault != "no usage":
-        ending += frame({"model": model, "choices": [], "usage": usage})
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        ending += frame({"object": kind, "model": model, "choices": [], "usage": usage})
     return ending + frame("[DONE]") + b"0\r\n\r\n"
 
 

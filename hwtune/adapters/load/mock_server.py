@@ -218,11 +218,13 @@ class _Connection(asyncio.Protocol):
 
 
 def _lengths(body: dict[str, Any], chat: bool) -> tuple[int, int]:
-    """Prompt tokens and output tokens. In a chat a word is a token, and the template adds five."""
+    """Prompt tokens and output tokens. A word is a token, and a chat's template adds five."""
     if not chat:
-        return len(body["prompt"]), int(body["max_tokens"])
+        prompt = body["prompt"]
+        tokens = len(prompt.split() if isinstance(prompt, str) else prompt)
+        return tokens, int(body["max_tokens"])
     words = sum(len(message["content"].split()) for message in body["messages"])
-    return words + 5, int(body["max_completion_tokens"])
+    return words + 5, int(body.get("max_completion_tokens") or body["max_tokens"])
 
 
 @lru_cache(maxsize=64)
