@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from hwtune.domain.bench import (
     Comparison,
@@ -17,54 +16,15 @@ from hwtune.domain.bench import (
     TierResult,
     Verdict,
 )
-from hwtune.domain.bench_metrics import E2EL, OUTPUT_THROUGHPUT, TPOT, TTFT, Metric
+from hwtune.domain.bench_metrics import E2EL, OUTPUT_THROUGHPUT, Metric
 from hwtune.domain.outputs import output_gates
+from hwtune.domain.saved_drift import explained, outlier_lines, run_drift
+from hwtune.domain.saved_run import LATENCIES, Pair, SavedRequest, SavedRun
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
 from hwtune.domain.validity import checked, gate
 from hwtune.domain.workload import MINIMUM_PAIRS, check_levels
 
 SEQUENTIAL = "the runs were made one after the other, so a drift between them is not excluded"
-_OUTLIER_FACTOR = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedRequest:
-    """One request of a saved run."""
-
-    input_tokens: int
-    output_tokens: int
-    ttft_s: float
-    e2el_s: float
-    text: str | None
-    error: str
-
-    @property
-    def tpot_s(self) -> float:
-        """(E2EL - TTFT) / (output tokens - 1); 0 with fewer than two tokens."""
-        return (
-            (self.e2el_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedRun:
-    """One result file: one workload on one server."""
-
-    source: str
-    sha256: str
-    workload: dict[str, object]
-    """Model, concurrency, request rate: must be equal in both."""
-    requests: tuple[SavedRequest, ...]
-    output_throughput: float
-
-
-_LATENCIES: tuple[tuple[Metric, Callable[[SavedRequest], float]], ...] = (
-    (TTFT, lambda request: request.ttft_s),
-    (TPOT, lambda request: request.tpot_s),
-    (E2EL, lambda request: request.e2el_s),
-)
-
-Pair = tuple[SavedRequest, SavedRequest]
 
 
 def compare_saved(
@@ -100,36 +60,53 @@ def compare_saved(
 
 
 def _tier(name: str, first: SavedRun, second: SavedRun, margin: float, level: float) -> TierResult:
-    pairs = tuple(zip(first.requests, second.requests, strict=False))
+    pairs = saved_pairs(first, second)
+    good = [(a, b) for a, b in pairs if not (a.error or b.error)]
     gates = saved_gates(first, second)
     red = [gate for gate in gates if gate.state == "failed"]
-    texts = _texts(pairs)
-    counted = [request.input_tokens for pair in pairs for request in pair]
+    texts = _texts(good)
+    counted = [request.input_tokens for pair in good for request in pair]
+    drift = run_drift(first, second) if not red else None
     return TierResult(
         tier=name,
-        pairs_done=len(pairs),
+        pairs_done=len(good),
         pairs_planned=max(len(first.requests), len(second.requests)),
-        prompts=len(pairs),
+        prompts=len(good),
         prompt_tokens=(min(counted), max(counted)) if counted else None,
         text_agreement=mean([float(a == b) for a, b in texts]) if texts else None,
         gates=gates,
         metrics=(
-            *(_latency(metric, read, pairs, red, margin, level) for metric, read in _LATENCIES),
+            *(
+                explained(_latency(metric, read, good, red, margin, level), metric, drift)
+                for metric, read in LATENCIES
+            ),
             _throughput(first, second, red),
         ),
-        drift=_outliers(pairs) if not red else (),
+        drift=(*outlier_lines(good), *(drift.lines if drift else ())),
     )
+
+
+def saved_pairs(first: SavedRun, second: SavedRun) -> tuple[Pair, ...]:
+    """Requests for the same prompt: by its name where both files tell, else by their order."""
+    sides = [[request for request in run.requests if not request.error] for run in (first, second)]
+    if not all(request.key for side in sides for request in side) or not all(sides):
+        return tuple(zip(first.requests, second.requests, strict=False))
+    waiting: dict[str, list[SavedRequest]] = {}
+    for request in sides[1]:
+        waiting.setdefault(request.key or "", []).append(request)
+    found = [(a, waiting[a.key or ""].pop(0)) for a in sides[0] if waiting.get(a.key or "")]
+    return tuple(found)
 
 
 def saved_gates(first: SavedRun, second: SavedRun) -> tuple[Gate, ...]:
     """What two result files can prove or disprove."""
-    both = zip(first.requests, second.requests, strict=False)
+    both = saved_pairs(first, second)
     pairs = [(a, b) for a, b in both if not (a.error or b.error)]
     return (
         _different_files(first, second),
         _no_failure(first, second),
         _same_workload(first, second),
-        _same_inputs(first, second),
+        _same_inputs(first, second, pairs),
         *output_gates(_texts(pairs), [a.output_tokens for a, _ in _with_texts(pairs)]),
         _same_lengths(pairs),
     )
@@ -169,13 +146,18 @@ def _same_workload(first: SavedRun, second: SavedRun) -> Gate:
     return gate("same workload", "; ".join(problems), shown)
 
 
-def _same_inputs(first: SavedRun, second: SavedRun) -> Gate:
-    lengths = [[r.input_tokens for r in run.requests if not r.error] for run in (first, second)]
+def _same_inputs(first: SavedRun, second: SavedRun, pairs: Sequence[Pair]) -> Gate:
+    """The same prompts, by name where there are names, and as long."""
+    counts = [sum(not request.error for request in run.requests) for run in (first, second)]
+    differing = sum(a.input_tokens != b.input_tokens for a, b in pairs)
+    totals = [sum(r.input_tokens for r in run.requests if not r.error) for run in (first, second)]
     problem = ""
-    if lengths[0] != lengths[1]:
-        problem = f"prompts differ: {sum(lengths[0])} / {sum(lengths[1])} input tokens in all"
-    shown = f"equal in {len(lengths[0])} prompts"
-    return checked("equal input tokens", problem, shown, len(lengths[0]))
+    if differing or totals[0] != totals[1] or max(counts) != len(pairs):
+        problem = (
+            f"prompts differ: {totals[0]} / {totals[1]} input tokens in all, {len(pairs)} of"
+            f" {max(counts)} prompts pair up, {differing} of them with another length"
+        )
+    return checked("equal input tokens", problem, f"equal in {len(pairs)} prompts", max(counts))
 
 
 def _same_lengths(pairs: Sequence[Pair]) -> Gate:
@@ -202,7 +184,7 @@ def _latency(
     margin: float,
     level: float,
 ) -> MetricResult:
-    values = [(read(a), read(b)) for a, b in pairs if not (a.error or b.error)]
+    values = [(read(a), read(b)) for a, b in pairs]
     blocking = [gate for gate in red if gate.name != _LENGTHS or metric is E2EL]
     logs = [math.log(b / a) for a, b in values if a > 0 and b > 0]
     ratio = interval = more = None
@@ -253,16 +235,3 @@ def _throughput(first: SavedRun, second: SavedRun, red: Sequence[Gate]) -> Metri
 
 def _not_comparable(red: Gate) -> Verdict:
     return Verdict(kind="not comparable", text=f"not comparable: {red.name}: {red.evidence}")
-
-
-def _outliers(pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Prompts whose E2EL is far from what the typical ratio of the arms predicts."""
-    logs = [math.log(b.e2el_s / a.e2el_s) for a, b in pairs if a.e2el_s > 0 and b.e2el_s > 0]
-    middle = median(logs)
-    if middle is None or len(logs) < MINIMUM_PAIRS:
-        return ()
-    far = [index for index, log in enumerate(logs) if abs(log - middle) > math.log(_OUTLIER_FACTOR)]
-    if not far:
-        return ()
-    shown = ", ".join(str(index + 1) for index in far[:5])
-    return (f"outliers: prompt {shown} over {_OUTLIER_FACTOR:g} x off the typical E2EL ratio",)

@@ -1,186 +1,148 @@
-"""Result files of ``vllm bench serve --save-result --save-detailed``, read for comparison."""
+"""Saved results of any client, read for comparison: which file is what, and what pairs up."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.saved import SavedRequest, SavedRun
-from hwtune.io.typed import LARGEST, number
+from hwtune.domain.saved_run import SavedRun
+from hwtune.io.records import DESIGN_FILE
+from hwtune.io.saved_aiperf import (
+    RECORDS_FILE,
+    aiperf_run,
+    is_aiperf_record,
+    is_aiperf_summary,
+    read_summary,
+)
+from hwtune.io.saved_guidellm import guidellm_runs, is_guidellm_report
+from hwtune.io.saved_ours import our_runs
+from hwtune.io.saved_vllm import is_vllm_result, vllm_run
 
-_DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
-_WORKLOAD = {
-    "model": "model_id",
-    "requests": "num_prompts",
-    "concurrency": "max_concurrency",
-    "request rate": "request_rate",
-    "endpoint": "endpoint_type",
-}
+KNOWN = "vllm bench serve, aiperf, guidellm or hwtune"
 
 
 def pair_results(
     baseline: Path, candidate: Path
 ) -> tuple[list[tuple[str, SavedRun, SavedRun]], list[str]]:
-    """Result files of two sides, paired by name; two single files are a pair whatever they are called.
+    """Results of two sides, paired by name; two single ones are a pair whatever they are called.
 
     Returns:
-        (tier, baseline, candidate) per pair, and a note for each file without a partner.
+        (tier, baseline, candidate) per pair, and a note for each result without a partner.
 
     Raises:
         InputError: nothing can be paired, or a file is not a detailed result.
     """
-    first, second = _result_files(baseline), _result_files(candidate)
+    first, second = read_side(baseline), read_side(candidate)
     if len(first) == len(second) == 1:
-        name, path = next(iter(first.items()))
-        return [(name, read_saved(path), read_saved(next(iter(second.values()))))], []
+        (name, run), (other,) = next(iter(first.items())), second.values()
+        return [(name, run, other)], []
     common = [name for name in first if name in second]
     if not common:
-        message = f"{baseline} and {candidate} have no result file of the same name"
+        message = f"{baseline} and {candidate} have no result of the same name"
         raise InputError(message)
     alone = sorted(set(first) ^ set(second))
     notes = [f"{name}: only on one side, left out" for name in alone]
-    return [(n, read_saved(first[n]), read_saved(second[n])) for n in common], notes
+    return [(name, first[name], second[name]) for name in common], notes
 
 
-def _result_files(path: Path) -> dict[str, Path]:
-    """Tier name -> file."""
+def read_side(path: Path) -> Mapping[str, SavedRun]:
+    """Tier name -> run, of one file, one directory, or one arm of a run of ours (``DIR:ARM``).
+
+    Raises:
+        InputError: unreadable, of no known client, damaged, or without the single requests.
+    """
+    folder, _, arm = str(path).rpartition(":")
+    if arm in ("baseline", "candidate") and not path.exists():
+        return our_runs(Path(folder), arm)  # type: ignore[arg-type]
     if path.is_file():
-        return {_tier_name(path): path}
+        return _read_file(path)
     if not path.is_dir():
         message = f"{path}: no such file or directory"
         raise InputError(message)
-    files = {_tier_name(file): file for file in sorted(path.glob("*.json"))}
-    if not files:
+    if (path / DESIGN_FILE).exists():
+        message = f"{path}: holds both arms; name one, as {path}:baseline or {path}:candidate"
+        raise InputError(message)
+    return _read_directory(path)
+
+
+def _read_directory(path: Path) -> dict[str, SavedRun]:
+    if (path / RECORDS_FILE).exists():
+        return _read_file(path / RECORDS_FILE)
+    runs: dict[str, SavedRun] = {}
+    for file in sorted([*path.glob("*.json"), *path.glob("*.jsonl")]):
+        runs.update(_read_file(file))
+    for records in sorted(path.glob(f"*/{RECORDS_FILE}")):
+        (run,) = _read_file(records).values()
+        runs[records.parent.name] = run
+    if not runs:
         message = f"{path}: holds no .json result"
         raise InputError(message)
-    return files
+    return runs
+
+
+def read_saved(path: Path) -> SavedRun:
+    """The one run of a file.
+
+    Raises:
+        InputError: as ``read_side``, or the file holds several.
+    """
+    runs = list(_read_file(path).values())
+    if len(runs) != 1:
+        message = f"{path}: holds {len(runs)} results"
+        raise InputError(message)
+    return runs[0]
+
+
+def _read_file(path: Path) -> dict[str, SavedRun]:
+    try:
+        raw = path.read_bytes()
+        objects = _objects(raw)
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"{path}: cannot be read as JSON ({error})"
+        raise InputError(message) from None
+    sha256 = hashlib.sha256(raw).hexdigest()
+    try:
+        return _runs(path, sha256, objects)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        message = f"{path}: {what}"
+        raise InputError(message) from None
+
+
+def _objects(raw: bytes) -> list[Any]:
+    """The one JSON value of a file, or one per line."""
+    try:
+        return [json.loads(raw)]
+    except ValueError:
+        lines = [line for line in raw.splitlines() if line.strip()]
+        if len(lines) < 2:
+            raise
+        return [json.loads(line) for line in lines]
+
+
+def _runs(path: Path, sha256: str, objects: list[Any]) -> dict[str, SavedRun]:
+    source, first = str(path), objects[0] if objects else None
+    if isinstance(first, dict) and is_guidellm_report(first):
+        return guidellm_runs(source, sha256, first)
+    if is_aiperf_record(first):
+        return {_tier_name(path): aiperf_run(source, sha256, objects, read_summary(path))}
+    if is_aiperf_summary(first):
+        records = path.parent / RECORDS_FILE
+        if not records.exists():
+            message = f"a summary without its {RECORDS_FILE}: single requests are needed"
+            raise ValueError(message)
+        return _read_file(records)
+    if not all(map(is_vllm_result, objects)) or not objects:
+        message = f"not a result of {KNOWN} (vLLM's has a key `completed`)"
+        raise ValueError(message)
+    name = _tier_name(path)
+    names = [name] if len(objects) == 1 else [f"{name}#{k}" for k in range(1, len(objects) + 1)]
+    return {n: vllm_run(source, f"{sha256}/{n}", o) for n, o in zip(names, objects, strict=True)}
 
 
 def _tier_name(path: Path) -> str:
     return path.stem.removeprefix("result_")
-
-
-def read_saved(path: Path) -> SavedRun:
-    """One detailed result.
-
-    Raises:
-        InputError: unreadable, not a result of vllm bench serve, or saved without details.
-    """
-    try:
-        raw = path.read_bytes()
-        data = json.loads(raw)
-    except (OSError, ValueError, RecursionError) as error:
-        message = f"{path}: cannot be read as JSON ({error})"
-        raise InputError(message) from None
-    if not isinstance(data, dict) or "completed" not in data:
-        message = f"{path}: not a result of vllm bench serve (no key `completed`)"
-        raise InputError(message)
-    missing = [key for key in _DETAILS if not isinstance(data.get(key), list)]
-    if missing:
-        message = f"{path}: no {missing[0]}; save it with --save-result --save-detailed"
-        raise InputError(message)
-    try:
-        return _saved_run(path, raw, data)
-    except (TypeError, ValueError) as error:
-        message = f"{path}: damaged details ({error})"
-        raise InputError(message) from None
-
-
-def _saved_run(path: Path, raw: bytes, data: dict[str, Any]) -> SavedRun:
-    texts = data.get("generated_texts") or [None] * len(data["ttfts"])
-    rows = zip(*(data[key] for key in _DETAILS), texts, strict=True)
-    requests = tuple(_request(number, *row) for number, row in enumerate(rows, start=1))
-    _check_counts(data, requests)
-    throughput = data.get("output_throughput")
-    return SavedRun(
-        source=str(path),
-        sha256=hashlib.sha256(raw).hexdigest(),
-        workload={name: _scalar(data.get(key), key) for name, key in _WORKLOAD.items()},
-        requests=requests,
-        output_throughput=0.0 if throughput is None else _rate(throughput),
-    )
-
-
-def _scalar(value: object, key: str) -> object:
-    """``request_rate`` may be the text "inf", or Infinity in a file of an older tool: kept as text."""
-    if value is None or isinstance(value, str):
-        return value
-    return "inf" if value == math.inf else number(value, key)
-
-
-def _rate(value: object) -> float:
-    rate = number(value, "output_throughput")
-    if rate < 0:
-        message = f"output_throughput is {rate}"
-        raise ValueError(message)
-    return rate
-
-
-def _check_counts(data: dict[str, Any], requests: tuple[SavedRequest, ...]) -> None:
-    """The file's own counts agree with its rows."""
-    failed = sum(bool(request.error) for request in requests)
-    counted = {"completed": len(requests) - failed, "failed": failed}
-    for key, count in counted.items():
-        said = data.get(key, count)
-        if type(said) is not int or said != count:
-            message = f"`{key}` is {str(said)[:20]}, the rows say {count}"
-            raise ValueError(message)
-
-
-def _request(
-    row: int,
-    input_tokens: object,
-    output_tokens: object,
-    ttft_s: object,
-    itls_s: object,
-    error: object,
-    text: object,
-) -> SavedRequest:
-    """A request that the tool marks as failed, or that gave nothing at all, failed."""
-    failed = " ".join(str(error).split())[-200:] if error else ""
-    tokens, first = _count(output_tokens, f"output_lens[{row}]"), number(ttft_s, f"ttfts[{row}]")
-    if not isinstance(itls_s, list):
-        message = f"itls[{row}] is no list"
-        raise TypeError(message)
-    steps = [number(step, f"itls[{row}]") for step in itls_s]
-    if not failed and (first, tokens) in ((0, 0), (0, 1)) and not steps:
-        failed = "no token"
-    if not failed:
-        _check_times(row, tokens, first, steps)
-    if text is not None and not isinstance(text, str):
-        message = f"generated_texts[{row}] is no text"
-        raise TypeError(message)
-    return SavedRequest(
-        input_tokens=_count(input_tokens, f"input_lens[{row}]"),
-        output_tokens=tokens,
-        ttft_s=float(first),
-        e2el_s=math.fsum((first, *steps)),
-        text=text,
-        error=failed,
-    )
-
-
-def _check_times(row: int, tokens: int, ttft_s: float, steps: list[float]) -> None:
-    """An answered request has a first token and, with more than one, times between them."""
-    problem = ""
-    if tokens < 1:
-        problem = f"output_lens[{row}] is {tokens} without an error"
-    elif ttft_s <= 0:
-        problem = f"ttfts[{row}] is {ttft_s}"
-    elif steps and min(steps) < 0:
-        problem = f"itls[{row}] holds {min(steps)}"
-    elif tokens > 1 and not sum(steps) > 0:
-        problem = f"itls[{row}] has no time for {tokens} tokens"
-    if problem:
-        raise ValueError(problem)
-
-
-def _count(value: object, key: str) -> int:
-    if type(value) is not int or not 0 <= value <= LARGEST:
-        message = f"{key} is no number of tokens"
-        raise TypeError(message)
-    return value

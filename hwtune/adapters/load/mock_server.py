@@ -171,6 +171,8 @@ class _Connection(asyncio.Protocol):
             self._complete(_parsed(body), chat="/chat/" in path)
         elif path.endswith("/metrics") and behaviour.prefix_caching is not None:
             self.write(text_response(metrics_text(behaviour, self._server.prompt_tokens)))
+        elif path.endswith("/health"):
+            self.write(text_response(""))
         elif path.endswith("/models"):
             model = {"id": behaviour.model, "max_model_len": behaviour.max_model_len}
             self.write(plain_response(200, {"data": [model]}))
