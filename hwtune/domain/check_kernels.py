@@ -18,6 +18,9 @@ _CALL_REASONS = (
     "context shorter than ",
 )
 """How ``call_refusal`` (hwtune/domain/kernel.py) words what another request would change."""
+_PRESENT = ("registered", "observing", "counting")
+_OWN_OUTCOMES = ("hit", "captured", "fallback", "fault")
+"""Of hwtune's kernels; others count what the engine does by itself."""
 _EXPECTED = "at least one counted call"
 
 
@@ -55,7 +58,8 @@ def tally(counts: tuple[KernelCount, ...], kernel: str) -> KernelTally:
 
 def tallies(evidence: Evidence) -> tuple[KernelTally, ...]:
     """One tally per kernel that was counted, in order of first appearance."""
-    names = dict.fromkeys(count.kernel for count in evidence.counts)
+    own = (count for count in evidence.counts if count.outcome in _OWN_OUTCOMES)
+    names = dict.fromkeys(count.kernel for count in own)
     return tuple(tally(evidence.counts, name) for name in names)
 
 
@@ -76,7 +80,7 @@ def kernel_checks(
 def _plugin(evidence: Evidence) -> Check:
     question = "Is the plugin in the vLLM processes? (registered is not used)"
     refused = [mark for mark in evidence.marks if mark.kind == "refused"]
-    present = [mark for mark in evidence.marks if mark.kind in ("registered", "observing")]
+    present = [mark for mark in evidence.marks if mark.kind in _PRESENT]
     if evidence.other_runs:
         nonces = ", ".join(evidence.other_runs)
         reason = f"the log is of another run (nonce {nonces}); this run's is {evidence.nonce}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from hwtune.domain.attn_states import attn_state_checks
 from hwtune.domain.backend_names import same_backend
 from hwtune.domain.check_health import health_checks
 from hwtune.domain.check_kernels import NOT_VERIFIED, kernel_checks
@@ -34,7 +35,8 @@ def all_checks(
     if evidence.other_runs:
         checks = [_void(item, evidence) for item in checks]
     kernels = kernel_checks(evidence, expect, require_hits=require_kernel_hits)
-    return (*checks, *kernels, *number_checks(evidence))
+    states = attn_state_checks(evidence, require=require_kernel_hits)
+    return (*checks, *kernels, *states, *number_checks(evidence))
 
 
 def _void(check: Check, evidence: Evidence) -> Check:

@@ -36,7 +36,7 @@ _MAX_LINE_BYTES = 1 << 18
 _FIELD = re.compile(r"(?:^| )(?P<key>[a-z_]+)=")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """What a terminal would act upon."""
-_PRESENCE = ("registered", "observing", "refused", "layer bound")
+_PRESENCE = ("registered", "observing", "counting", "refused", "layer bound")
 _DEFAULT_RULE = FactRule(name="", title="", merge="first")
 
 

@@ -10,7 +10,9 @@ from hwtune.domain.checking import KernelCheck
 from hwtune.domain.environment import ServerEnvironment
 from hwtune.domain.launch import LaunchPlan
 
-KernelOutcome = Literal["hit", "fallback", "captured", "fault"]
+KernelOutcome = Literal[
+    "hit", "fallback", "captured", "fault", "returned", "stored", "called", "recorded"
+]
 Value = bool | int | float | str | tuple[str | int, ...]
 
 
@@ -25,7 +27,8 @@ class KernelCount:
     kernel: str
     outcome: KernelOutcome
     """``hit``: the kernel computed the call. ``captured``: called while a graph was recorded.
-    ``fallback``: vLLM's own path took the call. ``fault``: our code raised, vLLM's path served."""
+    ``fallback``: vLLM's own path took the call. ``fault``: our code raised, vLLM's path served.
+    The others count what vllm-ascend does by itself: see ``hwtune.domain.attn_states``."""
     reason: str
     """Why it fell back or failed; empty for hits."""
     calls: int
@@ -73,7 +76,14 @@ class Fact:
 
 
 MarkKind = Literal[
-    "registered", "observing", "layer bound", "first hit", "fault", "refused", "evidence lost"
+    "registered",
+    "observing",
+    "counting",
+    "layer bound",
+    "first hit",
+    "fault",
+    "refused",
+    "evidence lost",
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hwtune.domain.answers import answers, remarks
+from hwtune.domain.attn_states import attn_states
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.check_records import Check, MarkerReport
 from hwtune.domain.checking import KernelCheck
@@ -48,6 +49,7 @@ def report_to_dict(report: MarkerReport, evidence: Evidence) -> dict[str, Any]:
             }
             for item in tallies(evidence)
         ],
+        "attn_states": _attn_states_dict(evidence),
         "numbers": [_numbers_dict(row) for row in evidence.kernel_checks],
         "fallbacks": _places(evidence.fallbacks),
         "marks": [
@@ -79,6 +81,27 @@ def _check_dict(check: Check) -> dict[str, Any]:
             }
             for cause in check.diagnosis
         ],
+    }
+
+
+def _attn_states_dict(evidence: Evidence) -> dict[str, Any] | None:
+    states = attn_states(evidence.counts)
+    if states is None:
+        return None
+    return {
+        "processes": states.processes,
+        "returned": dict(states.returned),
+        "stored": dict(states.stored),
+        "calls": [
+            {
+                "operator": call.operator,
+                "state": call.state,
+                "called": call.called,
+                "recorded": call.recorded,
+            }
+            for call in states.calls
+        ],
+        "forwards": states.forwards,
     }
 
 

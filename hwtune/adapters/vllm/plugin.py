@@ -16,11 +16,23 @@ def register() -> None:
     if not os.environ.get(_PLAN):
         return
     try:
+        _install()
+    except Exception as error:
+        _refuse(error)
+
+
+def _install() -> None:
+    from hwtune.adapters.vllm.runtime import current_plan
+
+    plan = current_plan()
+    if plan.count_attn_state:
+        from hwtune.adapters.vllm.ascend_hook import watch
+
+        watch()
+    if plan.backend_to_extend:
         from hwtune.adapters.vllm.install import install
 
         install()
-    except Exception as error:
-        _refuse(error)
 
 
 def _refuse(error: Exception) -> None:
