@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_action_runs_once_after_the_module_and_before_its_importer(package: str) -> None:
     seen: list[int] = []
 
-    def action(module: ModuleType) -> None:
+    def action(module: Any) -> None:
         seen.append(module.value)
         module.value = 2
 
