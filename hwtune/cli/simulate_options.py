@@ -42,6 +42,9 @@ Version = Annotated[
         help="vLLM release to play [a scenario's own; the installed one, else the newest]."
     ),
 ]
+Npu = Annotated[
+    Literal["A2", "A3", "A5", "310P"], typer.Option(help="Which NPU, when the profile is one.")
+]
 Page = Annotated[int | None, typer.Option(help="Another page than the derived one, in tokens.")]
 CacheMemory = Annotated[
     str | None, typer.Option("--kv-cache-memory", help="KV cache of one rank, e.g. 8GiB.")

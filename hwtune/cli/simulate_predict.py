@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwtune.cli import derive_page as page_command
@@ -10,6 +10,7 @@ from hwtune.cli import derive_page_modes as page_modes
 from hwtune.cli.simulate_workload import WorkloadOptions, duration_of, workload_of
 from hwtune.domain.errors import UsageError
 from hwtune.domain.launch import Arm
+from hwtune.domain.scheduler.ascend_calls import AscendDevice
 from hwtune.domain.scheduler.question import Prediction, Question, predict, sweep
 from hwtune.domain.scheduler.server_setup import ServerQuestion
 from hwtune.domain.scheduler.speedup import parse_ratios, parse_share
@@ -34,6 +35,7 @@ class PredictOptions:
     profile: str | None
     arm: Arm
     version: str | None
+    npu: AscendDevice
     page: int | None
     kv_cache_memory: str | None
     device_memory: str | None
@@ -113,9 +115,10 @@ def _server(options: PredictOptions) -> ServerQuestion:
     return ServerQuestion(
         model=load_model(request.reference),
         profile=profile,
-        deployment=request.deployment,
+        deployment=replace(request.deployment, ascend_310p=options.npu == "310P"),
         flags=tuple(flags),
         arm=options.arm,
+        npu=options.npu,
         page_tokens=options.page,
         kv_memory_bytes=size,
         accepted=_accepted(options.accepted),

@@ -54,9 +54,9 @@ def read_trace(path: Path, limit: int | None = None) -> Trace:
             for arrival in lines:
                 if arrival.prompt_tokens < 1 or arrival.output_tokens < 1:
                     skipped += 1
-                elif limit is None or len(found) < limit:
-                    found.append(arrival)
                 else:
+                    found.append(arrival)
+                if len(found) == limit:
                     break
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         message = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"

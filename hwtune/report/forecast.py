@@ -130,13 +130,14 @@ def _class_tables(prediction: Prediction) -> Iterator[Table]:
     forecast = prediction.forecast
     if forecast.ascend_states:
         yield _counts_table("Ascend attention state", forecast.ascend_states)
+        yield _counts_table("operator of one layer", forecast.ascend_calls, "calls")
     if set(forecast.graphs) - {"eager"}:
         padding = f"{forecast.padding_tokens:,} padding tokens"
         yield _counts_table(f"graphs ({padding})", forecast.graphs)
 
 
-def _counts_table(title: str, counts: Mapping[str, int]) -> Table:
-    return Table(columns=columns(f"name={title}", "steps=steps"), rows=tuple(counts.items()))
+def _counts_table(title: str, counts: Mapping[str, int], unit: str = "steps") -> Table:
+    return Table(columns=columns(f"name={title}", f"count={unit}"), rows=tuple(counts.items()))
 
 
 def change_text(change: ExpectedChange) -> str:
@@ -186,6 +187,7 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
             "mixed": forecast.mixed_steps,
             "by_path": dict(forecast.paths),
             "by_ascend_state": dict(forecast.ascend_states),
+            "ascend_calls_per_layer": dict(forecast.ascend_calls),
             "by_graph": dict(forecast.graphs),
         },
         "work": _work(forecast.work),

@@ -27,6 +27,7 @@ def step_table(timeline: Timeline, most_steps: int) -> Table:
         "free=free",
         "event=event",
         "path=state" if ascend else "path=path",
+        *(("gdn=GDN",) if ascend else ()),
     )
     return Table(columns=shown_columns, rows=rows)
 
@@ -36,8 +37,9 @@ def _rows(shown: ShownStep) -> Iterator[tuple[Cell, ...]]:
     left = step.budget_left + step.total
     path = shown.path if shown.ascend is None else shown.ascend.v1
     events = [f"-{_short(name)}" for name in step.preempted]
-    if not shown.rows:
-        yield (step.index, "", "idle", None, None, None, left, "", step.free, " ".join(events), "")
+    gdn: tuple[Cell, ...] = ()
+    if shown.ascend is not None:
+        gdn = (f"{shown.ascend.gdn_split.num_decodes}d {shown.ascend.gdn_split.num_prefills}p",)
     for at, row in enumerate(shown.rows):
         left -= row.tokens
         mine: list[str] = [] if row.kind == "running" else [row.kind]
@@ -55,6 +57,7 @@ def _rows(shown: ShownStep) -> Iterator[tuple[Cell, ...]]:
             step.free if at == 0 else "",
             " ".join((*mine, *(events if at == 0 else ()))),
             path if at == 0 else "",
+            *(gdn if at == 0 else ("",) * len(gdn)),
         )
 
 

@@ -21,7 +21,7 @@ def show_sweep(sweep: Sweep, kind: Format) -> str:
         return json.dumps(sweep_record(sweep), indent=2, allow_nan=False)
     if kind is Format.CSV:
         return render(sweep_table(sweep), kind)
-    parts = [render(sweep_table(sweep), kind)]
+    parts = [render(narrow_table(sweep), kind)]
     if kind is Format.TABLE:
         parts += [_bars(sweep, kernel) for kernel in _kernels(sweep)]
     parts += _answers(sweep)
@@ -35,44 +35,69 @@ def _kernels(sweep: Sweep) -> tuple[str, ...]:
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """One row per setting."""
-    kernels = _kernels(sweep)
-    changed = any(point.prediction.change is not None for point in sweep.points)
+    """One row per setting, with everything; for machines."""
     columns = [Column(key=axis, title=axis) for axis in sweep.axes]
     columns += [
         Column(key="steps", title="steps"),
         Column(key="prefill_steps", title="with prompt"),
     ]
-    for name in kernels:
+    for name in _kernels(sweep):
+        columns += [Column(key=f"{name}_hits", title=f"{name} hits")]
         columns += [
-            Column(key=f"{name}_hits", title=f"{name} hits"),
-            Column(key=f"{name}_hit_pct", title="hit rate", decimals=1, suffix=" %"),
-            Column(key=f"{name}_flops_pct", title="FLOPs", decimals=1, suffix=" %"),
-            Column(key=f"{name}_bytes_pct", title="bytes", decimals=1, suffix=" %"),
+            Column(key=f"{name}_{key}_pct", title=f"{name} {key}", decimals=1, suffix=" %")
+            for key in ("hit", "tokens", "flops", "bytes")
         ]
+    columns += [
+        Column(key=f"change_{end}_pct", title=f"predicted {end}", decimals=1, suffix=" %")
+        for end in ("low", "high")
+    ]
+    return Table(columns=tuple(columns), rows=tuple(_row(point, sweep) for point in sweep.points))
+
+
+def _row(point: SweepPoint, sweep: Sweep) -> tuple[Cell, ...]:
+    forecast, change = point.prediction.forecast, point.prediction.change
+    cells: list[Cell] = [point.setting[axis] for axis in sweep.axes]
+    cells += [forecast.work.steps, forecast.prefill_steps]
+    for kernel in forecast.kernels:
+        rate = kernel.hit_rate
+        cells += [kernel.hit_steps, None if rate is None else 100 * rate]
+        cells += [
+            100 * work_share(kernel.work, forecast.work, basis)
+            for basis in ("tokens", "flops", "bytes")
+        ]
+    cells += [None, None] if change is None else [change.low_pct, change.high_pct]
+    return tuple(cells)
+
+
+def narrow_table(sweep: Sweep) -> Table:
+    """What fits a terminal: hit rates, FLOPs and the expected change."""
+    columns = [Column(key=axis, title=axis) for axis in sweep.axes]
+    columns += [Column(key="steps", title="steps"), Column(key="prompt", title="with prompt")]
+    for name in _kernels(sweep):
+        columns += [
+            Column(key=name, title=name, decimals=1, suffix=" %"),
+            Column(key=f"{name}_flops", title="of FLOPs", decimals=1, suffix=" %"),
+        ]
+    changed = any(point.prediction.change is not None for point in sweep.points)
     if changed:
-        columns += [
-            Column(key="change_low_pct", title="predicted", decimals=1, suffix=" %"),
-            Column(key="change_high_pct", title="to", decimals=1, suffix=" %"),
-        ]
-    rows = tuple(_row(point, sweep, changed) for point in sweep.points)
+        columns.append(Column(key="change", title="predicted change"))
+    rows = tuple(_narrow_row(point, sweep, changed) for point in sweep.points)
     return Table(columns=tuple(columns), rows=rows)
 
 
-def _row(point: SweepPoint, sweep: Sweep, changed: bool) -> tuple[Cell, ...]:
+def _narrow_row(point: SweepPoint, sweep: Sweep, changed: bool) -> tuple[Cell, ...]:
     forecast, change = point.prediction.forecast, point.prediction.change
     cells: list[Cell] = [point.setting[axis] for axis in sweep.axes]
     cells += [forecast.work.steps, forecast.prefill_steps]
     for kernel in forecast.kernels:
         rate = kernel.hit_rate
         cells += [
-            kernel.hit_steps,
             None if rate is None else 100 * rate,
             100 * work_share(kernel.work, forecast.work, "flops"),
-            100 * work_share(kernel.work, forecast.work, "bytes"),
         ]
     if changed:
-        cells += [None, None] if change is None else [change.low_pct, change.high_pct]
+        interval = None if change is None else f"{change.low_pct:+.1f} to {change.high_pct:+.1f} %"
+        cells.append(interval)
     return tuple(cells)
 
 
@@ -140,6 +165,7 @@ def sweep_svg(sweep: Sweep) -> str:
     step = (_WIDTH - _LEFT - 24) / max(1, len(points) - 1)
     xs = [_LEFT + at * step for at in range(len(points))]
     parts = [_axes(sweep, xs)]
+    label_x = _LEFT
     for at, kernel in enumerate(kernels):
         rates = [_rate(point, kernel) for point in points]
         marks = [(x, _y(rate)) for x, rate in zip(xs, rates, strict=True) if rate is not None]
@@ -150,9 +176,9 @@ def sweep_svg(sweep: Sweep) -> str:
         )
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in marks]
         parts.append(
-            f'<text x="{_LEFT + 150 * at}" y="22" fill="{colour}" font-weight="600">'
-            f"{escape(kernel)}</text>"
+            f'<text x="{label_x}" y="22" fill="{colour}" font-weight="600">{escape(kernel)}</text>'
         )
+        label_x += 9 * len(kernel) + 24
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}"'

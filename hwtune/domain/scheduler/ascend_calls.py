@@ -7,10 +7,23 @@ Not run on an NPU here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from hwtune.domain.scheduler.classify import AscendState, GdnGroups, Split
+from hwtune.domain.scheduler.classify import (
+    AscendState,
+    BatchRow,
+    GdnGroups,
+    RunnerOptions,
+    Split,
+    gdn_groups,
+    reordered,
+    split_rows,
+    state_310p,
+    state_v1,
+    stored_state,
+)
 
 AscendDevice = Literal["A2", "A3", "A5", "310P"]
 Part = Literal["all rows", "decode rows", "prefill rows"]
@@ -51,6 +64,27 @@ class AscendCall:
     """input_layout of FIA; empty where the operator has none."""
     reads_cache: bool
     """False: raw K and V of this step, without a block table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AscendRunner:
+    """Model runner v1 of vllm-ascend with the layers it runs."""
+
+    options: RunnerOptions
+    layer: AscendLayer
+    has_gdn: bool
+
+    def step(self, rows: Sequence[BatchRow]) -> tuple[AscendState, tuple[AscendCall, ...]]:
+        """The state that attention sees, and the calls of one layer of each kind."""
+        options = self.options
+        if self.layer.device == "310P":
+            state = state_310p(rows, options)
+        else:
+            state = stored_state(state_v1(rows, options), options)
+        threshold = 1 + options.num_speculative_tokens
+        split = split_rows(reordered(rows, threshold), threshold, short_extends_are_decodes=True)
+        gdn = gdn_calls(gdn_groups(rows)) if self.has_gdn else ()
+        return state, (*attention_calls(self.layer, state, split), *gdn)
 
 
 def attention_calls(layer: AscendLayer, state: AscendState, split: Split) -> tuple[AscendCall, ...]:

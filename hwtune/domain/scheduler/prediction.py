@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hwtune.domain.scheduler.ascend_calls import AscendRunner
 from hwtune.domain.scheduler.attention_work import LayerCost, Work, step_work
-from hwtune.domain.scheduler.classify import BatchRow, RunnerOptions, state_v1, stored_state
+from hwtune.domain.scheduler.classify import BatchRow
 from hwtune.domain.scheduler.graphs import GraphSettings, graph_use
 from hwtune.domain.scheduler.kernel_paths import (
     KernelPaths,
@@ -63,6 +64,8 @@ class Forecast:
     """Path -> steps; the kernels and vLLM's own."""
     ascend_states: Mapping[str, int] = field(default_factory=dict)
     """State stored by runner v1 -> steps; only on an NPU."""
+    ascend_calls: Mapping[str, int] = field(default_factory=dict)
+    """Operator and the rows it takes -> calls per layer; only on an NPU."""
     graphs: Mapping[str, int] = field(default_factory=dict)
     """full, piecewise or eager -> steps."""
     padding_tokens: int = 0
@@ -94,7 +97,7 @@ class Forecaster:
         cost: LayerCost,
         *,
         graphs: GraphSettings | None = None,
-        ascend: RunnerOptions | None = None,
+        ascend: AscendRunner | None = None,
     ) -> None:
         self._paths = paths
         self._cost = cost
@@ -107,6 +110,7 @@ class Forecaster:
         self._mixed_steps = 0
         self._path_steps: Counter[str] = Counter()
         self._states: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
         self._graphs: Counter[str] = Counter()
         self._padding = 0
 
@@ -146,11 +150,17 @@ class Forecaster:
             self._prefill_steps += count
             self._mixed_steps += count * any(not has_prefill([row]) for row in rows)
         if self._ascend is not None:
-            self._states[stored_state(state_v1(rows, self._ascend), self._ascend)] += count
+            self._count_ascend(rows, self._ascend, count)
         if self._graph_settings is not None:
             use = graph_use(rows, self._graph_settings)
             self._graphs[use.kind] += count
             self._padding += count * (use.padded_tokens - sum(row[0] for row in rows))
+
+    def _count_ascend(self, rows: Sequence[BatchRow], ascend: AscendRunner, count: int) -> None:
+        state, calls = ascend.step(rows)
+        self._states[state] += count
+        for call in calls:
+            self._calls[f"{call.operator}, {call.part}"] += count
 
     def _count(self, rows: Sequence[BatchRow], outcome: Outcome, count: int) -> None:
         work = step_work(rows, self._cost, count)
@@ -178,6 +188,7 @@ class Forecaster:
             kernels=tuple(map(self._kernel, range(len(self._tallies)))),
             paths=dict(self._path_steps),
             ascend_states=dict(self._states.most_common()),
+            ascend_calls=dict(self._calls.most_common()),
             graphs=dict(self._graphs.most_common()),
             padding_tokens=self._padding,
         )

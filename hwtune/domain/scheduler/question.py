@@ -60,8 +60,8 @@ def predict(question: Question) -> Prediction:
     workload = replace(question.workload, items=kept)
     kernels = question.server.profile.kernels
     paths = KernelPaths(kernels, setup.layer, observed=question.observed)
-    ascend = setup.runner if question.server.profile.device == "npu" else None
-    forecaster = Forecaster(paths, setup.cost, graphs=setup.graphs, ascend=ascend)
+    forecaster = Forecaster(paths, setup.cost, graphs=setup.graphs, ascend=setup.ascend)
+    ascend = None if setup.ascend is None else setup.runner
     timeline = Timeline(paths=paths, limit=question.keep_steps, ascend=ascend)
     watchers: tuple[Watcher, ...] = (forecaster, timeline) if question.keep_steps else (forecaster,)
     played = play(setup.scenario, workload, watchers, question.duration)

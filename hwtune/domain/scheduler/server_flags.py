@@ -51,6 +51,8 @@ class SchedulerFlags:
     eager: bool
     graph_mode: GraphMode | None
     capture_sizes: tuple[int, ...] | None
+    paged_sizes: tuple[int, ...]
+    """pa_shape_list of vllm-ascend's additional_config."""
 
 
 def default_budgets(
@@ -103,6 +105,7 @@ def scheduler_flags(flags: Sequence[str]) -> SchedulerFlags:
         eager=_switch(flags, "enforce-eager", default=False),
         graph_mode=_graph_mode(compilation.get("cudagraph_mode")),
         capture_sizes=_capture_sizes(flags, compilation.get("cudagraph_capture_sizes")),
+        paged_sizes=_sizes((_json(flags, "--additional-config") or {}).get("pa_shape_list")),
     )
 
 
@@ -206,9 +209,16 @@ def _graph_mode(value: object) -> GraphMode | None:
     raise UsageError(message)
 
 
+def _sizes(configured: object) -> tuple[int, ...]:
+    if not isinstance(configured, list):
+        return ()
+    return tuple(sorted({size for size in configured if type(size) is int and size > 0}))
+
+
 def _capture_sizes(flags: Sequence[str], configured: object) -> tuple[int, ...] | None:
-    if isinstance(configured, list) and all(type(size) is int for size in configured):
-        return tuple(sorted(set(configured)))
+    given = _sizes(configured)
+    if given:
+        return given
     sizes: list[int] = []
     for at, flag in enumerate(flags):
         if flag.replace("_", "-") == "--cudagraph-capture-sizes":

@@ -16,8 +16,9 @@ from hwtune.domain.kernel import LayerTraits
 from hwtune.domain.launch import Arm
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, page_options
-from hwtune.domain.page_rules_versions import parse_version
+from hwtune.domain.page_rules_versions import NEWEST_ASCEND, parse_version, version_text
 from hwtune.domain.planning import layer_traits
+from hwtune.domain.scheduler.ascend_calls import AscendDevice, AscendLayer, AscendRunner
 from hwtune.domain.scheduler.attention_work import LayerCost
 from hwtune.domain.scheduler.classify import RunnerOptions
 from hwtune.domain.scheduler.graphs import GraphSettings, capture_sizes
@@ -60,6 +61,8 @@ class ServerQuestion:
     """Another long-prefill threshold than the flags'."""
     kv_memory_bytes: int | None = None
     """KV cache of one rank; None: the pool never limits."""
+    npu: AscendDevice = "A2"
+    """Which NPU, when the profile is one."""
     num_blocks: int | None = None
     """Blocks of the pool, where a running server has printed them."""
     accepted: tuple[int, ...] = (0,)
@@ -78,6 +81,8 @@ class ServerSetup:
     cost: LayerCost
     runner: RunnerOptions
     graphs: GraphSettings
+    ascend: AscendRunner | None
+    """Only on an NPU."""
     attention_layers: int | None
     """Full-attention layers, drafts included; None when the config hides them."""
     ranks: int
@@ -117,6 +122,12 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
         groups=groups,
     )
     layer = layer_traits(question.model, deployment, page)
+    graphs = _graphs(question, flags, config)
+    runner = RunnerOptions(
+        chunked_prefill=config.chunked_prefill,
+        num_speculative_tokens=deployment.num_speculative_tokens,
+        speculative_method=deployment.speculative_method,
+    )
     return ServerSetup(
         profile=question.profile,
         page=page,
@@ -127,12 +138,9 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
             kv_bytes_per_token=page.attention_bytes_per_token,
             io_bytes_per_token=2 * layer.num_heads * layer.head_size * _IO_BYTES,
         ),
-        runner=RunnerOptions(
-            chunked_prefill=config.chunked_prefill,
-            num_speculative_tokens=deployment.num_speculative_tokens,
-            speculative_method=deployment.speculative_method,
-        ),
-        graphs=_graphs(question, flags, config),
+        runner=runner,
+        graphs=graphs,
+        ascend=_ascend(question, flags, page, runner, graphs),
         attention_layers=question.model.attention.num_layers,
         ranks=deployment.tensor_parallel_size,
         capacity=fits,
@@ -179,7 +187,8 @@ def _config(
     budgets = default_budgets(
         deployment, question.profile.memory_bytes, length, flags.chunked_prefill
     )
-    version = deployment.version or NEWEST_VERSION
+    newest = version_text(NEWEST_ASCEND) if deployment.engine == "vllm-ascend" else NEWEST_VERSION
+    version = deployment.version or newest
     caching = page.enable_prefix_caching
     if caching is None:
         caching = deployment.enable_prefix_caching is not False
@@ -235,6 +244,30 @@ def _groups(page: PageDerivation, max_model_len: int) -> tuple[CacheGroup, ...]:
 def _blocks_per_request(page: PageDerivation, tokens: int, num_groups: int) -> int:
     """At least what one request ever holds."""
     return num_groups * (ceil_div(tokens, page.block_size_tokens) + state_blocks(page) + 2)
+
+
+def _ascend(
+    question: ServerQuestion,
+    flags: SchedulerFlags,
+    page: PageDerivation,
+    runner: RunnerOptions,
+    graphs: GraphSettings,
+) -> AscendRunner | None:
+    if question.profile.device != "npu":
+        return None
+    recurrent = question.model.recurrent if page.hybrid else None
+    layer = AscendLayer(
+        device=question.npu,
+        head_size=question.model.attention.head_size,
+        is_mla=question.model.attention.is_mla,
+        int8_cache=page.deployment.kv_cache_dtype == "int8",
+        sliding_window=question.model.attention.sliding_window is not None,
+        speculative=runner.num_speculative_tokens > 0,
+        full_decode_only=graphs.mode == "FULL_DECODE_ONLY",
+        paged_sizes=flags.paged_sizes,
+    )
+    has_gdn = recurrent is not None and recurrent.kind == "gdn"
+    return AscendRunner(options=runner, layer=layer, has_gdn=has_gdn)
 
 
 def _graphs(
