@@ -88,6 +88,7 @@ def _compare(run: ServedRun, duration: Duration | None) -> Comparison:
         items=items,
         pacing="timed" if open_loop else "closed loop",
         concurrency=run.design.concurrency,
+        first_alone=True,
         title=f"{len(items)} requests of the {run.arm}",
     )
     foreign = _foreign(run, len(items))

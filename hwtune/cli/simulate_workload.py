@@ -124,7 +124,11 @@ def _paced(options: WorkloadOptions, items: tuple[WorkItem, ...], title: str) ->
     kind, _, rate = options.arrival.partition(":")
     if kind == "closed" and not rate:
         return Workload(
-            items=items, pacing="closed loop", concurrency=options.concurrency, title=title
+            items=items,
+            pacing="closed loop",
+            concurrency=options.concurrency,
+            first_alone=True,
+            title=title,
         )
     if kind == "burst" and not rate:
         stepped = tuple(replace(item, arrival_step=0) for item in items)

@@ -187,16 +187,27 @@ def test_a_broken_plan_costs_the_evidence_not_the_service(model: Path, tmp_path:
     assert result.stdout.endswith("on\n")
 
 
-def test_a_short_ab_run_ends_with_a_verdict_for_each_tier(model: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "ab"
+@pytest.fixture(scope="module")
+def ab_run(
+    model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A short A/B run: its directory, and what the command gave. One tier takes several chunks."""
+    run_dir = tmp_path_factory.mktemp("ab") / "ab"
     result = hwtune(
         *("ab-bench", "serving", str(MODEL), "--profile", str(EVERY_SHAPE)),
         *("--run-dir", str(run_dir)),
-        *("--tier", "256-512", "--tier", "1024-1536", "--blocks", "6", "--prompts-per-tier", "6"),
+        *("--tier", "256-512", "--tier", "2048-4600", "--blocks", "6", "--prompts-per-tier", "6"),
         *("--output-tokens", "8", "--format", "json", "--port", str(free_port())),
         *FLAGS,
         "--no-enable-prefix-caching",
     )
+    return run_dir, result
+
+
+def test_a_short_ab_run_ends_with_a_verdict_for_each_tier(
+    ab_run: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    run_dir, result = ab_run
     assert result.returncode in (0, 1), result.stdout + result.stderr
     comparison = json.loads(result.stdout)
     assert comparison["scope"] == "serving"
@@ -205,3 +216,23 @@ def test_a_short_ab_run_ends_with_a_verdict_for_each_tier(model: Path, tmp_path:
     assert not [record for record in records if record["failure"]]
     for arm in ("baseline", "candidate"):
         assert processes_of(run_dir / "arms" / arm) == []
+
+
+def test_simulate_predicts_every_count_of_a_sequential_run(
+    ab_run: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    run_dir, _ = ab_run
+    result = hwtune("simulate", "--against", str(run_dir), "--format", "json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    comparisons = {c["arm"]: c for c in json.loads(result.stdout)["comparisons"]}
+    assert {arm: c["agreement"] for arm, c in comparisons.items()} == {
+        "baseline": "exact",
+        "candidate": "exact",
+    }
+    counted = {
+        (row["kernel"], row["outcome"]): row["counted"] for row in comparisons["candidate"]["rows"]
+    }
+    # Two tiers with 6 prompts and 2 warm-ups each; 7 decodes per answer of 8 tokens.
+    assert counted["page_decode", "hit"] == (12 + 4) * 7
+    # A prompt above the budget of 2048 takes two or three chunks.
+    assert counted["vendor_prefill", "hit"] > 16

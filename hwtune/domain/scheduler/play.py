@@ -49,6 +49,7 @@ class _Closed:
     def __init__(self, workload: Workload) -> None:
         self._left = deque(workload.items)
         self._most = workload.concurrency or 1
+        self._first_alone = workload.first_alone
         self._in_flight = 0
         self._block: int | None = None
 
@@ -57,10 +58,13 @@ class _Closed:
         while self._left and self._in_flight < self._most:
             if self._in_flight and self._left[0].block != self._block:
                 return
+            idle = self._in_flight == 0
             item = self._left.popleft()
             self._block = item.block
             self._in_flight += 1
             yield item
+            if idle and self._first_alone:
+                return
 
     def passed(self, step: Step) -> None:
         """A step was played."""

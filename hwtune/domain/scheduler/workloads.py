@@ -49,6 +49,9 @@ class Workload:
     ``arrival_step``."""
     concurrency: int | None = None
     """Requests in flight of a closed loop."""
+    first_alone: bool = False
+    """Whether a request that finds the engine idle starts a step before the others arrive, as over
+    a network; else those sent together are scheduled together."""
     title: str
     """One line for people."""
     notes: tuple[str, ...] = ()
