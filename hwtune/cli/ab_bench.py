@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hwtune.cli import ab_bench_options as options
+from hwtune.cli.ab_bench_accuracy import accuracy
 from hwtune.cli.ab_bench_buckets import buckets
 from hwtune.cli.ab_bench_results import Format, compare
 from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, UsageError
@@ -23,16 +24,16 @@ app = typer.Typer(
     help="Measure baseline against candidate: interleaved, paired, gated.",
 )
 
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app.command("accuracy", context_settings=_PASS_THROUGH)(accuracy)
 app.command("buckets")(buckets)
 app.command("compare")(compare)
 
 _INTERRUPTED = 130
 
 
-@app.command(
-    "serving",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+@app.command("serving", context_settings=_PASS_THROUGH)
 def serving(
     context: typer.Context,
     model: Annotated[str | None, typer.Argument(help="Model directory or name.")] = None,

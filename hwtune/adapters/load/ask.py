@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange
 from hwtune.adapters.load.http import MalformedResponseError, body_pieces, parse_head
 from hwtune.adapters.load.loop import run_async
 from hwtune.domain.errors import ExternalFailureError
+
+_SHOWN_CHARACTERS = 300
 
 
 def get_text(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> str:
@@ -17,24 +20,44 @@ def get_text(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> str:
     Raises:
         ExternalFailureError: no connection, or another status than 200.
     """
-    exchange = run_async(_get(endpoint, path, timeout_s))
-    problem = exchange.detail
+    return _ask(endpoint, endpoint.request(b"", "GET", path), path, timeout_s)
+
+
+def post_json(endpoint: Endpoint, path: str, fields: Mapping[str, Any], timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+    """Answer to a POST of a JSON object.
+
+    Raises:
+        ExternalFailureError: no connection, another status than 200, or no JSON; says what the
+            server said.
+    """
+    body = json.dumps(fields, separators=(",", ":")).encode()
+    return _parsed(
+        endpoint, path, _ask(endpoint, endpoint.request(body, path=path), path, timeout_s)
+    )
+
+
+def _ask(endpoint: Endpoint, request: bytes, path: str, timeout_s: float) -> str:
+    exchange = run_async(_send(endpoint, request, timeout_s))
+    problem = exchange.detail or exchange.ending
     if exchange.ending == "complete":
         try:
             head = parse_head(b"".join(piece for _, piece in exchange.reads))
-            if head is not None and head.status == 200:
+            if head is not None:
                 pieces = body_pieces(exchange.reads, head)
-                return b"".join(piece for _, piece in pieces).decode("utf-8", "replace")
-            problem = f"HTTP status {head.status if head else 'missing'}"
+                text = b"".join(piece for _, piece in pieces).decode("utf-8", "replace")
+                if head.status == 200:
+                    return text
+                shown = " ".join(text[:_SHOWN_CHARACTERS].split())
+                problem = f"HTTP status {head.status} {shown}".rstrip()
         except MalformedResponseError as error:
             problem = str(error)
-    message = f"{endpoint.url}{path}: {problem or 'no answer'}"
+    message = f"{endpoint.url}{path}: {problem}"
     raise ExternalFailureError(message)
 
 
-async def _get(endpoint: Endpoint, path: str, timeout_s: float) -> Exchange:
+async def _send(endpoint: Endpoint, request: bytes, timeout_s: float) -> Exchange:
     connection = Connection(endpoint)
-    exchange = await connection.send(endpoint.request(b"", "GET", path), timeout_s)
+    exchange = await connection.send(request, timeout_s)
     connection.close()
     return exchange
 
@@ -45,7 +68,10 @@ def get_json(endpoint: Endpoint, path: str) -> Any:  # noqa: ANN401 - JSON
     Raises:
         ExternalFailureError: no connection, another status than 200, or no JSON.
     """
-    text = get_text(endpoint, path)
+    return _parsed(endpoint, path, get_text(endpoint, path))
+
+
+def _parsed(endpoint: Endpoint, path: str, text: str) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

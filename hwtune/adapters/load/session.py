@@ -54,9 +54,9 @@ class Watcher(Protocol):
         ...
 
 
-def new_run_dir() -> Path:
-    """``hwtune-runs/ab-<date>-<time>`` below the working directory."""
-    return Path("hwtune-runs") / time.strftime("ab-%Y%m%d-%H%M%S")
+def new_run_dir(kind: str = "ab") -> Path:
+    """``hwtune-runs/<kind>-<date>-<time>`` below the working directory."""
+    return Path("hwtune-runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S")
 
 
 class Session:
