@@ -11,7 +11,16 @@ import typer
 from hwtune.cli import ab_bench_options as options
 from hwtune.cli.ab_bench_accuracy import accuracy
 from hwtune.cli.ab_bench_buckets import buckets
-from hwtune.cli.ab_bench_results import Format, compare
+from hwtune.cli.ab_bench_output import (
+    Delivery,
+    FailIfOption,
+    FormatOption,
+    JunitOption,
+    ParquetOption,
+    deliver,
+    rules_of,
+)
+from hwtune.cli.ab_bench_results import compare
 from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, UsageError
 from hwtune.domain.workload import Api
 
@@ -93,27 +102,35 @@ def serving(
     vocab_size: Annotated[int | None, typer.Option(help="If the config is not here.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Where records and results go.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this directory.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="Result on standard output.")] = "table",
+    fail_if: FailIfOption = None,
+    junit: JunitOption = None,
+    parquet: ParquetOption = None,
+    form: FormatOption = "table",
 ) -> None:
     """Serve both arms, send both the same prompts in random ABBA blocks, and judge.
 
     Everything after MODEL that is not an option of this command goes to vLLM, for both arms.
 
-    Exit status: 0 done and the candidate is not slower, 1 slower or not comparable, 3 bad input,
-    6 a server failed.
+    Exit status: 0 done and the candidate is not slower (or no rule of --fail-if met), 1 slower, not
+    comparable or a rule met, 3 bad input, 6 a server failed.
     """
     from hwtune.adapters.load.session import Session, new_run_dir
     from hwtune.cli.ab_bench_design import design_of
+    from hwtune.domain.bench_values import metrics_of
+    from hwtune.domain.fail_if import check_rules
     from hwtune.io.records import read_design
 
     options.check_seconds(settle, request_timeout, ready_timeout)
+    rules = rules_of(fail_if)
     if resume is not None:
         options.refuse_with_resume(context)
-        session = Session(read_design(resume), resume, resumed=True)
+        design, directory = read_design(resume), resume
     else:
-        design = design_of(context)
-        session = Session(design, run_dir or new_run_dir(), resumed=False)
-    _finish(session, ready_timeout, form)
+        design, directory = design_of(context), run_dir or new_run_dir()
+    tiers = [tier.name for tier in design.tiers]
+    check_rules(rules, tiers, [metric.name for metric in metrics_of(design)])
+    session = Session(design, directory, resumed=resume is not None)
+    _finish(session, ready_timeout, Delivery(form, rules, junit, parquet))
 
 
 @app.command("self-test")
@@ -149,9 +166,10 @@ def self_test(
         raise typer.Exit(ANSWER_IS_NO)
 
 
-def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:
+def _finish(session: Session, ready_timeout_s: float, delivery: Delivery) -> None:
     """Runs, shows, and exits with what the result means."""
-    from hwtune.report.bench import render, to_markdown
+    from hwtune.domain.fail_if import judged_by
+    from hwtune.report.bench import to_markdown
     from hwtune.report.progress import watching
 
     error: HwtuneError | None = None
@@ -163,17 +181,18 @@ def _finish(session: Session, ready_timeout_s: float, form: Format) -> None:
         interrupted = True
     except HwtuneError as caught:
         error = caught
-    comparison = session.judge() if session.begun else None
+    comparison = session.judge(judged=judged_by(delivery.rules)) if session.begun else None
+    no = True
     if comparison is not None:
         session.write(comparison, to_markdown(comparison))
-        sys.stdout.write(render(comparison, form))
+        no = deliver(comparison, delivery)
     if session.begun:
         _say_what_is_missing(session)
     if error is not None:
         raise error
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
-    if comparison is None or comparison.answer_is_no:
+    if no:
         raise typer.Exit(ANSWER_IS_NO)
 
 

@@ -12,7 +12,7 @@ from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.workload import MINIMUM_PAIRS, Mode, Tier, parse_tier
 
 _LONGEST_CONTEXT = 10_000_000
-_WITH_RESUME = frozenset({"resume", "form", "ready_timeout"})
+_WITH_RESUME = frozenset({"resume", "form", "ready_timeout", "fail_if", "junit", "parquet"})
 """Parameters that are no part of a design."""
 
 

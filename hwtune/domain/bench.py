@@ -164,6 +164,20 @@ class MetricResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantileResult:
+    """One quantile of one latency in one tier, over all requests (of ITL over all tokens)."""
+
+    metric: Metric
+    statistic: str
+    """``p50`` and so on, interpolated as numpy does by default."""
+    baseline: float
+    candidate: float
+    ratio: float | None
+    """candidate / baseline; None unless it was asked for and may be stated."""
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierResult:
     """One context tier: metrics, gates, and the conditions they hold under."""
 
@@ -182,6 +196,7 @@ class TierResult:
     """The baseline against itself, when an A/A phase was run."""
     drift: tuple[str, ...] = ()
     """Trends over the run, one line per arm that has one."""
+    quantiles: tuple[QuantileResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,29 @@ from hwtune.domain.bench import (
     Comparison,
     Gate,
     MetricResult,
+    QuantileResult,
     RequestRecord,
     TierResult,
     Verdict,
 )
 from hwtune.domain.bench_metrics import E2EL, Metric
-from hwtune.domain.bench_values import log_ratio, metrics_of, positive, samples_s, side_of, typical
+from hwtune.domain.bench_values import (
+    is_latency,
+    log_ratio,
+    metrics_of,
+    positive,
+    samples_s,
+    side_of,
+    typical,
+)
 from hwtune.domain.pairing import BlockPair, latest_attempts, paired_blocks, repeated
+from hwtune.domain.quantiles import quantile_results
 from hwtune.domain.stats import interval_of_mean, judge, mean
 from hwtune.domain.validity import Pair, gate, tier_gates
 from hwtune.domain.workload import MINIMUM_PAIRS, Design, Tier, check_levels
+
+Judged = Sequence[tuple[str, str]]
+"""Names of a metric and of a quantile."""
 
 
 def compare(
@@ -30,8 +43,16 @@ def compare(
     records: Iterable[RequestRecord],
     run_gates: Sequence[Gate],
     notes: Sequence[str] = (),
+    judged: Judged = (),
 ) -> Comparison:
     """Judges every metric in every tier. A red gate of the run or tier voids its metrics.
+
+    Args:
+        design: what was planned.
+        records: what was measured.
+        run_gates: those that concern the whole run.
+        notes: shown below the result.
+        judged: (metric, quantile) pairs whose ratio is wanted too.
 
     Raises:
         UsageError: the margin or the confidence is out of range.
@@ -45,7 +66,7 @@ def compare(
         margin=design.margin,
         conditions=_conditions(design),
         gates=tuple(run_gates),
-        tiers=tuple(_tier(design, tier, records, red) for tier in design.tiers),
+        tiers=tuple(_tier(design, tier, records, red, judged) for tier in design.tiers),
         warm_up=warm_up_lines(records),
         notes=tuple(notes),
     )
@@ -94,7 +115,11 @@ def warm_up_lines(records: Iterable[RequestRecord]) -> tuple[str, ...]:
 
 
 def _tier(
-    design: Design, tier: Tier, all_records: Sequence[RequestRecord], red: Sequence[Gate]
+    design: Design,
+    tier: Tier,
+    all_records: Sequence[RequestRecord],
+    red: Sequence[Gate],
+    judged: Judged,
 ) -> TierResult:
     records = latest_attempts(all_records, tier.name)
     blocks = paired_blocks(records, design)
@@ -118,7 +143,29 @@ def _tier(
         metrics=_metrics(design, tuple(blocks.values()), failed, noise),
         noise=noise,
         drift=drift_lines(tuple(blocks.values())),
+        quantiles=_quantiles(design, tuple(blocks.values()), () if failed else judged),
     )
+
+
+def _quantiles(
+    design: Design, blocks: Sequence[BlockPair], judged: Judged
+) -> tuple[QuantileResult, ...]:
+    return tuple(
+        result
+        for metric in metrics_of(design)
+        if is_latency(metric)
+        for result in quantile_results(
+            metric,
+            [tuple(samples_s(metric, side_of(b, side)) for side in (0, 1)) for b in blocks],  # type: ignore[misc]
+            level=_level(design),
+            judged=[statistic for name, statistic in judged if name == metric.name],
+        )
+    )
+
+
+def _level(design: Design) -> float:
+    """Of one interval, so that the confidence holds for all tiers together."""
+    return 1.0 - (1.0 - design.confidence) / len(design.tiers)
 
 
 def _metrics(
@@ -129,8 +176,9 @@ def _metrics(
 ) -> tuple[MetricResult, ...]:
     if failed:
         return tuple(_void(design, metric, blocks, failed[0]) for metric in metrics_of(design))
-    level = 1.0 - (1.0 - design.confidence) / len(design.tiers)
-    results = tuple(_judged(design, metric, blocks, level) for metric in metrics_of(design))
+    results = tuple(
+        _judged(design, metric, blocks, _level(design)) for metric in metrics_of(design)
+    )
     if not noise:
         return results
     return tuple(starmap(_beyond_noise, zip(results, noise, strict=True)))

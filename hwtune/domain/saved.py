@@ -13,11 +13,13 @@ from hwtune.domain.bench import (
     Comparison,
     Gate,
     MetricResult,
+    QuantileResult,
     TierResult,
     Verdict,
 )
 from hwtune.domain.bench_metrics import E2EL, OUTPUT_THROUGHPUT, Metric
 from hwtune.domain.outputs import output_gates
+from hwtune.domain.quantiles import quantile_results
 from hwtune.domain.saved_drift import explained, outlier_lines, run_drift
 from hwtune.domain.saved_run import LATENCIES, Pair, SavedRequest, SavedRun
 from hwtune.domain.stats import interval_of_mean, judge, mean, median
@@ -33,15 +35,23 @@ def compare_saved(
     margin: float,
     confidence: float,
     notes: Sequence[str] = (),
+    judged: Sequence[tuple[str, str]] = (),
 ) -> Comparison:
     """Judges pairs of saved runs, one per tier: (tier, baseline, candidate).
+
+    Args:
+        runs: what is compared.
+        margin: a change within it is none.
+        confidence: of all tiers together.
+        notes: shown below the result.
+        judged: (metric, quantile) pairs whose ratio is wanted too.
 
     Raises:
         UsageError: the margin or the confidence is out of range.
     """
     check_levels(margin, confidence)
     level = 1.0 - (1.0 - confidence) / len(runs)
-    tiers = tuple(_tier(name, first, second, margin, level) for name, first, second in runs)
+    tiers = tuple(_tier(name, first, second, margin, level, judged) for name, first, second in runs)
     unchecked = [
         Gate(name=name, state="not checked", evidence="a result file does not tell")
         for name in ("markers of the arms", "kernels hit", "arms differ only in what was declared")
@@ -59,7 +69,14 @@ def compare_saved(
     )
 
 
-def _tier(name: str, first: SavedRun, second: SavedRun, margin: float, level: float) -> TierResult:
+def _tier(
+    name: str,
+    first: SavedRun,
+    second: SavedRun,
+    margin: float,
+    level: float,
+    judged: Sequence[tuple[str, str]],
+) -> TierResult:
     pairs = saved_pairs(first, second)
     good = [(a, b) for a, b in pairs if not (a.error or b.error)]
     gates = saved_gates(first, second)
@@ -83,7 +100,28 @@ def _tier(name: str, first: SavedRun, second: SavedRun, margin: float, level: fl
             _throughput(first, second, red),
         ),
         drift=(*outlier_lines(good), *(drift.lines if drift else ())),
+        quantiles=_quantiles(good, red, level, judged),
     )
+
+
+def _quantiles(
+    pairs: Sequence[Pair], red: Sequence[Gate], level: float, judged: Sequence[tuple[str, str]]
+) -> tuple[QuantileResult, ...]:
+    return tuple(
+        result
+        for metric, read in LATENCIES
+        for result in quantile_results(
+            metric,
+            [((read(a),), (read(b),)) for a, b in pairs],
+            level=level,
+            judged=[s for n, s in judged if n == metric.name and not _blocking(metric, red)],
+        )
+    )
+
+
+def _blocking(metric: Metric, red: Sequence[Gate]) -> list[Gate]:
+    """Gates that void a metric: TTFT and TPOT do not depend on the length of the answer."""
+    return [gate for gate in red if gate.name != _LENGTHS or metric is E2EL]
 
 
 def saved_pairs(first: SavedRun, second: SavedRun) -> tuple[Pair, ...]:
@@ -185,7 +223,7 @@ def _latency(
     level: float,
 ) -> MetricResult:
     values = [(read(a), read(b)) for a, b in pairs]
-    blocking = [gate for gate in red if gate.name != _LENGTHS or metric is E2EL]
+    blocking = _blocking(metric, red)
     logs = [math.log(b / a) for a, b in values if a > 0 and b > 0]
     ratio = interval = more = None
     if blocking:

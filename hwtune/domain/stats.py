@@ -57,12 +57,11 @@ def interval_of_mean(values: Sequence[float], confidence: float) -> tuple[float,
     if spread <= 1e-12 * max(1.0, abs(center)):
         return center, center
     quantile = float(stats.t.ppf((1.0 + confidence) / 2.0, size - 1))
-    level = 2.0 * float(stats.norm.cdf(math.sqrt(size / (size - 1)) * quantile)) - 1.0
-    seed: dict[str, Any] = {_seed_name(): np.random.default_rng(0)}
+    seed: dict[str, Any] = {seed_name(): np.random.default_rng(0)}
     resampled = stats.bootstrap(
         (data,),
         np.mean,
-        confidence_level=min(level, 1.0 - 1e-4),
+        confidence_level=bootstrap_level(size, confidence),
         n_resamples=_RESAMPLES,
         method="percentile",
         vectorized=True,
@@ -72,8 +71,17 @@ def interval_of_mean(values: Sequence[float], confidence: float) -> tuple[float,
     return min(float(resampled.low), center - half), max(float(resampled.high), center + half)
 
 
-def _seed_name() -> str:
-    """scipy renamed the argument in 1.15."""
+def bootstrap_level(size: int, confidence: float) -> float:
+    """Level of a percentile interval over ``size`` values, expanded as Hesterberg (2015) says."""
+    from scipy import stats
+
+    quantile = float(stats.t.ppf((1.0 + confidence) / 2.0, size - 1))
+    level = 2.0 * float(stats.norm.cdf(math.sqrt(size / (size - 1)) * quantile)) - 1.0
+    return min(level, 1.0 - 1e-4)
+
+
+def seed_name() -> str:
+    """Of the bootstrap's random generator: scipy renamed the argument in 1.15."""
     import scipy
 
     major, minor = scipy.__version__.split(".")[:2]

@@ -12,10 +12,7 @@ from hwtune.domain.bench import Comparison, Gate, MetricResult, TierResult
 from hwtune.domain.stats import finite_or_null
 
 _HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
-_CSV_HEADER = (
-    *("scope", "tier", "metric", "unit", "baseline", "candidate"),
-    *("ratio", "ratio_low", "ratio_high", "blocks", "prompts", "verdict", "text"),
-)
+_STATISTICS = ("p50", "p90", "p95", "p99")
 _MARKS = {"passed": "ok", "failed": "FAILED", "not checked": "not checked"}
 
 
@@ -95,9 +92,24 @@ def _below(tier: TierResult) -> list[str]:
     notes = []
     if tier.text_agreement is not None:
         notes.append(f"same text in both arms: {tier.text_agreement * 100:.0f} % of prompts")
+    notes += _quantile_lines(tier)
     notes += tier.drift
     reasons = {r.verdict.text for r in tier.metrics if r.verdict.kind == "not comparable"}
     return [*notes, *sorted(reasons)]
+
+
+def _quantile_lines(tier: TierResult) -> list[str]:
+    """The distribution of each latency, baseline | candidate."""
+    lines = []
+    for name in dict.fromkeys(quantile.metric.name for quantile in tier.quantiles):
+        mine = [quantile for quantile in tier.quantiles if quantile.metric.name == name]
+        shown = ", ".join(
+            f"{q.statistic} {_number(q.baseline)} | {_number(q.candidate)}"
+            for q in mine
+            if q.statistic != "p95"
+        )
+        lines.append(f"{mine[0].metric.title}, baseline | candidate in ms: {shown}")
+    return lines
 
 
 def _gate_lines(comparison: Comparison) -> list[str]:
@@ -148,18 +160,47 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def to_rows(comparison: Comparison) -> list[dict[str, str | float | int | None]]:
+    """One row per tier and metric, for CSV and Parquet."""
+    return [
+        {
+            "scope": comparison.scope,
+            "tier": tier.tier,
+            "metric": result.metric.name,
+            "unit": result.metric.unit,
+            "baseline": result.baseline,
+            "candidate": result.candidate,
+            "ratio": result.ratio,
+            "ratio_low": result.interval[0] if result.interval else None,
+            "ratio_high": result.interval[1] if result.interval else None,
+            "blocks": result.blocks,
+            "prompts": tier.prompts,
+            "verdict": result.verdict.kind,
+            "text": result.verdict.text,
+            **_quantile_cells(tier, result.metric.name),
+        }
+        for tier in comparison.tiers
+        for result in tier.metrics
+    ]
+
+
+def _quantile_cells(tier: TierResult, metric: str) -> dict[str, float | None]:
+    cells: dict[str, float | None] = {}
+    found = {q.statistic: q for q in tier.quantiles if q.metric.name == metric}
+    for statistic in _STATISTICS:
+        quantile = found.get(statistic)
+        cells[f"baseline_{statistic}"] = quantile.baseline if quantile else None
+        cells[f"candidate_{statistic}"] = quantile.candidate if quantile else None
+    return cells
+
+
 def to_csv(comparison: Comparison) -> str:
     """One line per tier and metric."""
+    rows = to_rows(comparison)
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_CSV_HEADER)
-    for tier in comparison.tiers:
-        for result in tier.metrics:
-            low, high = result.interval or (None, None)
-            where = (comparison.scope, tier.tier, result.metric.name, result.metric.unit)
-            values = (result.baseline, result.candidate, result.ratio, low, high)
-            verdict = (result.blocks, tier.prompts, result.verdict.kind, result.verdict.text)
-            writer.writerow((*where, *values, *verdict))
+    writer = csv.DictWriter(buffer, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return buffer.getvalue()
 
 

@@ -29,13 +29,13 @@ def report_to_junit(report: MarkerReport) -> str:
 
 def _add_case(suite: ElementTree.Element, check: Check) -> None:
     case = ElementTree.SubElement(
-        suite, "testcase", classname="hwtune.verify-markers", name=_clean(check.name)
+        suite, "testcase", classname="hwtune.verify-markers", name=clean(check.name)
     )
     if check.status == "skipped":
-        ElementTree.SubElement(case, "skipped", message=_clean(check.reason))
+        ElementTree.SubElement(case, "skipped", message=clean(check.reason))
     if check.status == "failed":
-        failure = ElementTree.SubElement(case, "failure", message=_clean(check.reason))
-        failure.text = _clean("\n".join(_details(check)))
+        failure = ElementTree.SubElement(case, "failure", message=clean(check.reason))
+        failure.text = clean("\n".join(_details(check)))
 
 
 def _details(check: Check) -> list[str]:
@@ -45,5 +45,6 @@ def _details(check: Check) -> list[str]:
     return lines
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Without characters that XML cannot hold."""
     return _NOT_XML.sub("\ufffd", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -223,3 +224,55 @@ def test_a_run_that_could_not_begin_leaves_its_directory_free(tmp_path: Path) ->
     assert _serve(run_dir, FAST).exit_code in (0, 1)
     again = _serve(run_dir, FAST)
     assert _status(again) == 3 and "--resume" in str(again.exception)
+
+
+@pytest.mark.parametrize(
+    ("rules", "status"),
+    [
+        (["ttft slower than 5%"], 1),
+        (["ttft_p50 slower than 5%"], 1),
+        (["ttft slower than 9000%", "tpot_p99 slower than 9000% in 100-200"], 0),
+        (["request_throughput maybe slower than 1%"], 1),
+        (["e2el not faster than 1%"], 1),
+    ],
+)
+def test_rules_decide_the_exit_status_and_junit_and_parquet_are_written(
+    tmp_path: Path, rules: list[str], status: int
+) -> None:
+    junit, parquet = tmp_path / "junit.xml", tmp_path / "table.parquet"
+    options = [word for rule in rules for word in ("--fail-if", rule)]
+    files = ["--junit", str(junit), "--parquet", str(parquet)]
+    slow = Behaviour(ttft_s=0.02, tpot_s=0.004)
+    result = _serve(tmp_path / "run", slow, *options, *files)
+    assert result.exit_code == status, result.output
+    assert result.stderr.count("fail-if 100-200: ") == len(rules)
+    suite = ElementTree.parse(junit).getroot()
+    names = [case.attrib["name"] for case in suite if "fail-if" in case.attrib["classname"]]
+    assert names == rules
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    rows = pyarrow.read_table(parquet).to_pylist()
+    assert [row["metric"] for row in rows][:2] == ["ttft", "tpot"]
+    assert rows[0]["candidate_p50"] > rows[0]["baseline_p50"]
+    again = CliRunner().invoke(app, ["compare", str(tmp_path / "run"), *options])
+    assert again.exit_code == status
+
+
+@pytest.mark.parametrize(
+    "rule", ["nonsense", "ttft slower than 3% in 4-8K", "goodput slower than 3%"]
+)
+def test_a_rule_that_is_none_is_refused_before_anything_is_measured(
+    tmp_path: Path, rule: str
+) -> None:
+    result = _serve(tmp_path / "run", FAST, "--fail-if", rule)
+    assert _status(result) == 2 and not (tmp_path / "run").exists()
+
+
+def test_a_run_is_judged_again_by_another_margin_and_confidence(tmp_path: Path) -> None:
+    _serve(tmp_path / "run", FAST)
+    command = ["compare", str(tmp_path / "run"), "--format", "json"]
+    data = json.loads(CliRunner().invoke(app, command).stdout)
+    assert (data["margin"], data["confidence"]) == (0.02, 0.95)
+    wide = [*command, "--margin", "0.9", "--confidence", "0.6"]
+    data = json.loads(CliRunner().invoke(app, wide).stdout)
+    assert (data["margin"], data["confidence"]) == (0.9, 0.6)
+    assert "same" in {metric["verdict"]["kind"] for metric in data["tiers"][0]["metrics"]}

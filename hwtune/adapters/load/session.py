@@ -20,7 +20,7 @@ from hwtune.domain.bench import (
     Gate,
     RequestRecord,
 )
-from hwtune.domain.compare import compare
+from hwtune.domain.compare import Judged, compare
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
 from hwtune.domain.pairing import next_attempts
@@ -138,12 +138,13 @@ class Session:
         """Whether the run got as far as a directory that can be resumed."""
         return (self.run_dir / DESIGN_FILE).exists()
 
-    def judge(self, *, keep_stored: bool = False) -> Comparison | None:
+    def judge(self, *, keep_stored: bool = False, judged: Judged = ()) -> Comparison | None:
         """The comparison over everything on disk; None when nothing was measured.
 
         Args:
             keep_stored: a gate that ``comparison.json`` holds as failed stays failed. For a run
                 that is judged again without new measurements.
+            judged: (metric, quantile) pairs whose ratio is wanted too.
 
         Raises:
             InputError: the records or the stored comparison are damaged.
@@ -153,17 +154,19 @@ class Session:
         red = any(gate.state == "failed" for gate in gates)
         if not red and not _any_measured(records):
             return None
-        comparison = self._compare(records, gates)
+        comparison = self._compare(records, gates, judged)
         if not keep_stored and self._measures:
             return comparison
         kept = stored_red_gates(self.run_dir, comparison)
         names = {gate.name for gate in kept}
         rest = tuple(gate for gate in gates if gate.name not in names)
-        return self._compare(records, (*rest, *kept)) if kept else comparison
+        return self._compare(records, (*rest, *kept), judged) if kept else comparison
 
-    def _compare(self, records: Sequence[RequestRecord], gates: Sequence[Gate]) -> Comparison:
+    def _compare(
+        self, records: Sequence[RequestRecord], gates: Sequence[Gate], judged: Judged
+    ) -> Comparison:
         lag = f"client: event loop at most {self._worst_lag_s * 1e3:.1f} ms late"
-        return compare(self.design, records, gates, [lag] if self._measures else [])
+        return compare(self.design, records, gates, [lag] if self._measures else [], judged)
 
     def _run_gates(self, records: Sequence[RequestRecord]) -> tuple[Gate, ...]:
         """Of the whole run: what its servers left on disk, and what was red while they ran."""
