@@ -8,7 +8,7 @@ MODEL := examples/tiny-qwen3.5
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit e2e fuzz clean
+.PHONY: help demo test lint unit e2e fuzz compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,5 +42,9 @@ e2e: $(MODEL)/model.safetensors ## tests on real vLLM servers (about ten minutes
 fuzz: $(STAMP) ## the property tests with ten thousand examples each
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q tests/property
 
+compat: $(MODEL)/model.safetensors ## serve on vLLM 0.18, 0.23, 0.28 and 0.32 and compare (18 GB, half an hour)
+	@$(BIN)/python $(MODEL)/make_weights.py examples/tiny-qwen3-next
+	@$(BIN)/python scripts/compat.py $(COMPAT)
+
 clean: ## remove the environment, the weights and the runs
-	rm -rf $(VENV) $(MODEL)/model.safetensors hwtune-runs
+	rm -rf $(VENV) .compat examples/*/model.safetensors hwtune-runs

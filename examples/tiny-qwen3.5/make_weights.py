@@ -4,10 +4,10 @@ Usage: ``make_weights.py [DIRECTORY]``; without one, the model beside this file.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = Path(__file__).parent
@@ -19,9 +19,10 @@ def main() -> None:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    partial = directory / "model.safetensors.partial"
-    save_file(model.state_dict(), partial, metadata={"format": "pt"})
-    partial.replace(directory / "model.safetensors")
+    # Saved by transformers, which gives every weight the name that checkpoints have.
+    with tempfile.TemporaryDirectory(dir=directory) as saved:
+        model.save_pretrained(saved)
+        (Path(saved) / "model.safetensors").replace(directory / "model.safetensors")
 
 
 if __name__ == "__main__":
