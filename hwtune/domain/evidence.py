@@ -22,6 +22,8 @@ class KernelCount:
 
     process: int
     """Process id of the vLLM process that counted."""
+    host: str = ""
+    """Name of the machine it ran on."""
     nonce: str
     """Nonce of the plan the process ran under; counts of another run are no evidence."""
     kernel: str

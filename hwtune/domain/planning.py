@@ -11,13 +11,13 @@ from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.hardware import HardwareProfile
 from hwtune.domain.kernel import KernelSpec, LayerTraits, static_refusal
 from hwtune.domain.launch import (
-    PLAN_ENVIRONMENT_VARIABLE,
     AddedFlag,
     Arm,
     Expectation,
     LaunchPlan,
     VllmInstall,
 )
+from hwtune.domain.launch_environment import PLUGINS_VARIABLE, Workers, launch_environment
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, derive_page
 from hwtune.domain.page_options import profile_deployment
@@ -104,6 +104,11 @@ def plan_launch(
     page = _derive(request, deployment, added, candidate)
     kernels, notes = _usable_kernels(request, deployment, page, available)
     ascend = _ascend(request, install, page) if on_ascend else _NOT_ASCEND
+    environment = launch_environment(
+        request.environ,
+        _workers(request, install, deployment),
+        plugin_acts=bool(request.profile.base_backend) or request.count_attn_state,
+    )
     return LaunchPlan(
         run_id=run_id,
         nonce=nonce,
@@ -119,7 +124,7 @@ def plan_launch(
         checked_rate=request.checked_rate,
         count_attn_state=request.count_attn_state,
         argv=_argv(request, install, added),
-        environment={**_environment(request), **ascend.environment},
+        environment={**environment.variables, **ascend.environment},
         added=(*added, *ascend.added),
         host=request.host,
         port=request.port,
@@ -131,7 +136,10 @@ def plan_launch(
             backend=_expected_backend(request, candidate),
             kernels=kernels if candidate else (),
         ),
-        notes=(*page.notes, *notes, *_checked_notes(request), *ascend.notes),
+        notes=(
+            *(*page.notes, *notes, *_checked_notes(request), *ascend.notes),
+            *(*environment.notes, *_foreign_platform(request, install)),
+        ),
     )
 
 
@@ -323,12 +331,26 @@ def _argv(
     return (*install.command, *model, *request.flags, *own, *address)
 
 
-def _environment(request: ServerRequest) -> dict[str, str]:
-    """Variables on top of the caller's; the plan's own path is added when it has one."""
-    variables = {"PYTHONUNBUFFERED": "1"}
-    allowed = request.environ.get("VLLM_PLUGINS")
-    if allowed is not None and "hwtune" not in allowed.split(","):
-        variables["VLLM_PLUGINS"] = ",".join(filter(None, [allowed, "hwtune"]))
-    if not request.profile.base_backend and not request.count_attn_state:
-        variables[PLAN_ENVIRONMENT_VARIABLE] = ""
-    return variables
+def _workers(request: ServerRequest, install: VllmInstall, deployment: Deployment) -> Workers:
+    replicas = flag_value(request.flags, "--data-parallel-size") or flag_value(request.flags, "-dp")
+    backends = ("--distributed-executor-backend", "--data-parallel-backend", "-dpb")
+    return Workers(
+        vllm_version=install.version,
+        names_ray=any(flag_value(request.flags, name) == "ray" for name in backends),
+        count=deployment.tensor_parallel_size
+        * deployment.pipeline_parallel_size
+        * (int(replicas) if replicas and replicas.isdigit() else 1),
+    )
+
+
+def _foreign_platform(request: ServerRequest, install: VllmInstall) -> tuple[str, ...]:
+    """vllm-ascend's platform plugin wins wherever it is installed, with an NPU or without."""
+    allowed = request.environ.get(PLUGINS_VARIABLE)
+    loads = allowed is None or "ascend" in allowed.split(",")
+    if install.ascend_version is None or request.profile.device == "npu" or not loads:
+        return ()
+    note = (
+        f"vllm-ascend {install.ascend_version} is installed and takes every vLLM here for an NPU's; "
+        f"keep it out with {PLUGINS_VARIABLE}=hwtune (and the names of other plugins you need)"
+    )
+    return (note,)

@@ -1,4 +1,5 @@
-"""Kernel counters that outlive the process that counts: ``counters/<pid>.bin`` and ``.jsonl``.
+"""Kernel counters that outlive the process that counts: ``counters/<pid>-<host>.bin`` and
+``.jsonl``.
 
 Each is a :class:`~hwtune.io.shared_table.SharedTable` of one word per kernel, outcome and reason.
 """
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.evidence import KernelCount
-from hwtune.io.shared_table import SharedTable, damaged, read_tables
+from hwtune.io.shared_table import SharedTable, damaged, host, read_tables
 
 COUNTERS_DIRECTORY = "counters"
 _SLOTS = 4096
@@ -44,6 +45,7 @@ class CounterFile(SharedTable):
         line = {
             "slot": index,
             "nonce": self._nonce,
+            "host": host(),
             "kernel": kernel,
             "outcome": outcome,
             "reason": reason,
@@ -66,6 +68,7 @@ def _count(directory: Path, process: int, key: dict[str, Any], words: memoryview
     try:
         return KernelCount(
             process=process,
+            host=key.get("host", ""),
             nonce=key["nonce"],
             kernel=key["kernel"],
             outcome=key["outcome"],

@@ -1,6 +1,6 @@
 """A table in memory that files share, so that it outlives the process that writes it.
 
-``<pid>.bin`` is an array of 64-bit words and ``<pid>.jsonl`` one JSON line for each key that the
+``<pid>-<host>.bin`` is an array of 64-bit words and ``<pid>-<host>.jsonl`` one JSON line for each key that the
 words belong to, both mapped at their full size when the table is made. From then on a count, and
 a new key too, is a write to memory: no system call, no lock. The pages belong to the files, so a
 process killed with SIGKILL loses nothing; the files' blocks exist, so a disk that fills up later
@@ -13,6 +13,8 @@ import contextlib
 import json
 import mmap
 import os
+import re
+import socket
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,7 +46,7 @@ class SharedTable:
         os.register_at_fork(after_in_child=_Remap(self))
 
     def _map(self) -> None:
-        stem = self._directory / str(os.getpid())
+        stem = self._directory / f"{os.getpid()}-{host()}"
         words, lines = stem.with_suffix(".bin"), stem.with_suffix(".jsonl")
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -85,6 +87,11 @@ class SharedTable:
             self.append_key(json.loads(line))
 
 
+def host() -> str:
+    """This machine's name in a file name: workers on two nodes may have the same process id."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", socket.gethostname()) or "_"
+
+
 class _Remap:
     """Keeps no table alive: a handler of ``os.register_at_fork`` can never be taken away."""
 
@@ -117,7 +124,7 @@ def read_tables(directory: Path) -> list[tuple[int, dict[str, Any], memoryview]]
     rows = []
     for path in sorted(directory.glob("*.jsonl")):
         try:
-            process = int(path.stem)
+            process = int(path.stem.partition("-")[0])
             words = memoryview(path.with_suffix(".bin").read_bytes()).cast("Q")
             keys = _keys(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError) as error:

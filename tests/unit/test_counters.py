@@ -151,7 +151,7 @@ def test_a_key_keeps_its_slot(tmp_path: Path) -> None:
 def test_a_line_cut_by_a_crash_is_left_out(tmp_path: Path) -> None:
     counters = CounterFile(tmp_path, "n")
     counters.view[counters.slot("k", "hit")] += 2
-    keys = tmp_path / COUNTERS_DIRECTORY / f"{os.getpid()}.jsonl"
+    (keys,) = (tmp_path / COUNTERS_DIRECTORY).glob(f"{os.getpid()}-*.jsonl")
     with keys.open("a") as file:
         file.write('{"slot": 1, "nonce": "n", "ker')
     assert [count.calls for count in read_counters(tmp_path)] == [2]
@@ -176,3 +176,15 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (directory / "12.bin").write_bytes(bytes(8))
     with pytest.raises(InputError, match=r"12\.jsonl: damaged kernel counters"):
         read_counters(tmp_path)
+
+
+def test_two_nodes_with_one_process_id_keep_their_own_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("node-a", "node_b.cluster"), start=1):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        file = CounterFile(tmp_path, "n")
+        file.view[file.slot("page_decode", "hit")] += number
+    counts = {(c.host, c.calls) for c in read_counters(tmp_path)}
+    assert counts == {("node-a", 1), ("node_b_cluster", 2)}
+    assert {c.process for c in read_counters(tmp_path)} == {os.getpid()}

@@ -27,6 +27,7 @@ def plan(
     version: str = "0.32.0",
     environ: dict[str, str] | None = None,
     checked_rate: float = 0.0,
+    ascend_version: str | None = None,
 ) -> LaunchPlan:
     request = ServerRequest(
         model=str(MODEL),
@@ -41,7 +42,11 @@ def plan(
         checked_rate=checked_rate,
     )
     install = VllmInstall(
-        version=version, command=("vllm", "serve"), model_as_flag=False, location="/vllm"
+        version=version,
+        ascend_version=ascend_version,
+        command=("vllm", "serve"),
+        model_as_flag=False,
+        location="/vllm",
     )
     return plan_launch(
         request, install, run_id="r", nonce="n", available=lambda name: name.endswith(".cpu")
@@ -222,3 +227,37 @@ def test_a_bad_plan_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match=complaint):
         read_plan(path)
+
+
+RAY = ("--distributed-executor-backend", "ray")
+
+
+@pytest.mark.parametrize(
+    "flags", [RAY, ("--data-parallel-backend=ray",), ("-pp", "2"), ("--data-parallel-size", "2")]
+)
+def test_the_plan_reaches_workers_of_a_ray_cluster(flags: tuple[str, ...]) -> None:
+    planned = plan(flags=(*PREFIX_OFF, *flags))
+    assert planned.environment["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] == "HWTUNE_PLAN"
+    assert any("must see the run directory" in n for n in planned.notes) is ("ray" in str(flags))
+
+
+def test_the_users_own_variables_for_ray_stay() -> None:
+    name = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
+    planned = plan(flags=(*PREFIX_OFF, *RAY), environ={name: "MY_TOKEN"})
+    assert planned.environment[name] == "MY_TOKEN,HWTUNE_PLAN"
+    assert name not in plan().environment
+
+
+def test_a_vllm_that_copies_nothing_more_to_ray_is_a_note() -> None:
+    planned = plan("gfx936", flags=RAY, version="0.16.0")
+    assert "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY" not in planned.environment
+    assert any("does not copy HWTUNE_PLAN to Ray workers" in note for note in planned.notes)
+
+
+@pytest.mark.parametrize(
+    ("environ", "warned"),
+    [({}, True), ({"VLLM_PLUGINS": "ascend"}, True), ({"VLLM_PLUGINS": "hwtune"}, False)],
+)
+def test_vllm_ascend_where_there_is_no_npu_is_a_note(environ: dict[str, str], warned: bool) -> None:
+    planned = plan(environ=environ, ascend_version="0.18.0")
+    assert any("vllm-ascend 0.18.0 is installed" in note for note in planned.notes) is warned
