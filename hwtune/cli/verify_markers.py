@@ -60,6 +60,14 @@ Allow = Annotated[
         show_default=False,
     ),
 ]
+Start = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Which start to judge where a log holds several, from 1 [the plan's, else the last].",
+        show_default=False,
+    ),
+]
 Format = Annotated[ReportFormat, typer.Option("--format", help="How to report.")]
 
 
@@ -72,6 +80,7 @@ def verify_markers(
     require_hits: RequireHits = None,
     compare: Compare = None,
     allow: Allow = None,
+    start: Start = None,
     form: Format = "table",
 ) -> None:
     """Read a server's log, run directory or endpoints and check what really ran.
@@ -91,7 +100,7 @@ def verify_markers(
     if not logs and run_dir is None and url is None:
         message = "name a log file, - for standard input, --run-dir, --url or --compare"
         raise UsageError(message)
-    evidence = _collect(logs or [], run_dir, url, nonce)
+    evidence = _collect(logs or [], run_dir, url, nonce, start)
     expected = _expected(expect or [], evidence)
     report = check(
         evidence,
@@ -105,11 +114,13 @@ def verify_markers(
         raise typer.Exit(1)
 
 
-def _collect(logs: list[str], run_dir: Path | None, url: str | None, nonce: str | None) -> Evidence:
+def _collect(
+    logs: list[str], run_dir: Path | None, url: str | None, nonce: str | None, start: int | None
+) -> Evidence:
     from hwtune.io.run_evidence import collect
 
     if url is None:
-        return collect(run_dir, log_paths=logs, nonce=nonce)
+        return collect(run_dir, log_paths=logs, nonce=nonce, start=start)
     from hwtune.adapters.metrics import scrape
 
     live = scrape(url)
@@ -117,6 +128,7 @@ def _collect(logs: list[str], run_dir: Path | None, url: str | None, nonce: str 
         run_dir,
         log_paths=logs,
         nonce=nonce,
+        start=start,
         metrics_text=live.metrics_text,
         metrics_source=f"{live.url}/metrics",
         sightings=live.sightings,

@@ -142,6 +142,7 @@ def _prefix_caching(evidence: Evidence, checks: dict[str, Check]) -> Answer:
 def remarks(evidence: Evidence) -> tuple[str, ...]:
     """What a careful reader would note: contradictions, and what they mean."""
     found = [*evidence.notes]
+    found.extend(_starts(evidence))
     found.extend(_blocks_apart(evidence))
     found.extend(_others(evidence))
     found.extend(_capacity(evidence))
@@ -157,12 +158,34 @@ def remarks(evidence: Evidence) -> tuple[str, ...]:
             f"{evidence.foreign_marks} marker texts of another run or quoted inside other "
             "messages were not taken as evidence"
         )
+    failed = evidence.value("plugins_failed")
+    if failed is not None:
+        found.append(
+            f"plugins whose import raised, so that vLLM goes on without: {show_value(failed)}"
+        )
     unknown = evidence.value("unknown_environment")
     if unknown is not None:
         found.append(
             f"vLLM does not know these variables (a private switch or a typo): {show_value(unknown)}"
         )
     return tuple(found)
+
+
+_MAX_STARTS_SHOWN = 5
+
+
+def _starts(evidence: Evidence) -> list[str]:
+    """The other starts in the same log, and how each of them went."""
+    others = [item for item in evidence.starts if item.number != evidence.judged_start]
+    if not others:
+        return []
+    number = evidence.starts[-1].number
+    which = "the last" if evidence.judged_start == number else f"number {evidence.judged_start}"
+    found = [f"{number} starts of a server in this log; {which} is judged (--start N for another)"]
+    for item in others[-_MAX_STARTS_SHOWN:]:
+        at = "" if item.place is None else f" (from {item.place.file}:{item.place.line})"
+        found.append(f"start {item.number}{at}: {item.outcome}")
+    return found
 
 
 def _idle_plugins(evidence: Evidence) -> list[str]:

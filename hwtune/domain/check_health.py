@@ -45,6 +45,17 @@ def with_start_outcome(evidence: Evidence) -> Evidence:
     return replace(evidence, facts={**evidence.facts, fact.name: fact})
 
 
+def start_outcome(evidence: Evidence) -> str:
+    """How the start went, in one line."""
+    startup, *others = health_checks(evidence)
+    later = next((item for item in others if item.status == "failed"), None)
+    if later is not None:
+        return f"started, then {later.reason}"
+    if startup.status == "passed":
+        return startup.seen
+    return startup.reason if startup.evidence else "did not complete"
+
+
 def _launcher(status: RunStatus) -> Iterator[Check]:
     if status.owner_gone is not None:
         yield Check(

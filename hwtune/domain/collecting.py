@@ -2,209 +2,144 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import cast
+import dataclasses
+from collections.abc import Iterable, Sequence
 
-from hwtune.domain.check_health import with_start_outcome
 from hwtune.domain.checking import KernelCheck
-from hwtune.domain.evidence import (
-    Evidence,
-    KernelCount,
-    Mark,
-    MarkKind,
-    Phase,
-    Place,
-    RunStatus,
-    Sighting,
-)
-from hwtune.domain.fact_merge import FactCollector
-from hwtune.domain.failures import FailureTracker, first_cause
+from hwtune.domain.evidence import Evidence, KernelCount, Place, RunStatus, ServerStart, Sighting
+from hwtune.domain.file_reader import FileReader
 from hwtune.domain.launch import LaunchPlan
-from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
-from hwtune.domain.line_prefixes import LearntPrefixes
-from hwtune.domain.log_lines import LogLine, parse_line, parse_lines, split_progress
-from hwtune.domain.marker_set import FactRule, Marker, MarkerMatch, MarkerSet, match_line
+from hwtune.domain.line_filter import LineFilter
+from hwtune.domain.log_lines import LogLine
+from hwtune.domain.marker_set import MarkerSet, match_line
+from hwtune.domain.start_record import StartRecord, parse_fields, place_of
+from hwtune.domain.starts import StartWatch
 
-_MAX_FALLBACKS = 20
-_MAX_MARKS = 2000
-_MAX_TEXT = 400
-_API_SERVER = ("APIServer", "ApiServer")
-_TEACHING_LINES = 64
-_MAX_LINE_BYTES = 1 << 18
-"""vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
-_FIELD = re.compile(r"(?:^| )(?P<key>[a-z_]+)=")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-"""What a terminal would act upon."""
-_PRESENCE = ("registered", "observing", "counting", "refused", "layer bound")
-_DEFAULT_RULE = FactRule(name="", title="", merge="first")
+__all__ = ["Blocks", "EvidenceCollector", "parse_fields", "place_of"]
+
+_MAX_STARTS = 200
+"""Starts that are listed; a crash loop may have any number."""
+_LAST = "~"
+"""Sorts behind every clock: a file without times goes on where the one before it ended."""
+Blocks = Iterable[tuple[int, bytes]]
+"""``(number of the first line, bytes of whole lines)``."""
 
 
 class EvidenceCollector:
-    """Feed it the raw lines of each file in order, then ask for ``evidence``."""
+    """Feed it the lines of a server's files, then ask for ``evidence``.
 
-    def __init__(self, markers: MarkerSet, *, nonce: str | None = None) -> None:
+    Args:
+        markers: what lines mean.
+        nonce: of the plan, when it is known.
+        start: number of the start to judge, from 1; None judges the plan's, else the last.
+    """
+
+    def __init__(
+        self, markers: MarkerSet, *, nonce: str | None = None, start: int | None = None
+    ) -> None:
         self._set = markers
-        self._markers = markers.markers
         self._nonce = nonce
-        self._facts: dict[str, FactCollector] = {}
-        self._failures = FailureTracker()
-        self._marks: list[Mark] = []
-        self._fallbacks: list[Place] = []
-        self._foreign = 0
-        self._started = False
-        self._stopping = False
-        self._previous: LogLine | None = None
-        self._before: bytes | None = None
-        self._prefixes = LearntPrefixes()
-        self._server_line: Place | None = None
-        self._last: tuple[int, str] | None = None
-        self._filter = LineFilter(markers.markers)
-        self._files: list[str] = []
+        self._wanted = start
+        self._current = StartRecord(markers, number=1, nonce=nonce)
+        self._kept: StartRecord | None = None
+        self._over: list[ServerStart] = []
+        self._watch = StartWatch()
+        self._extra: list[Sighting] = []
+        self._readers: list[FileReader] = []
+        self._latest: FileReader | None = None
 
-    def feed(self, file: str, lines: Iterable[tuple[int, str]]) -> None:
-        """Reads the lines ``(number from 1, text)`` of one file, each of them."""
-        self._open_file(file)
-        for number, text in lines:
-            self._read(file, number, text)
-            if text and not text.isspace():
-                self._last = (number, text)
+    @property
+    def line_filter(self) -> LineFilter:
+        """Which lines can state anything."""
+        return self._current.line_filter
 
-    def feed_blocks(self, file: str, blocks: Iterable[tuple[int, bytes]]) -> None:
-        """Reads one file as blocks ``(number of the first line, bytes of whole lines)``.
+    def busy(self, file: str) -> bool:
+        """Whether every line of the file counts."""
+        return self._current.busy(file)
 
-        Lines that can state nothing are passed over without being read.
-        """
-        self._open_file(file)
-        for first, block in blocks:
-            lines = block.split(b"\n")
-            if first == 1:
-                self._teach(file, lines[:_TEACHING_LINES])
-            self._feed_lines(file, first, lines, quotes=b"hwtune[" in block)
-            last = len(lines) - 1
-            while last >= 0 and not lines[last].strip():
-                last -= 1
-            if last >= 0:
-                self._last = (first + last, _text(lines[last]))
+    def glance(self, line: LogLine) -> None:
+        """Looks at one of the first lines of a file."""
+        self._current.note_server(line)
 
-    def _teach(self, file: str, lines: list[bytes]) -> None:
-        """Headers show the collector's prefix, also those of lines that state nothing."""
-        for number, raw in enumerate(lines, start=1):
-            self._note_server(parse_line(file, number, _text(raw), prefixes=self._prefixes))
+    def open(self, file: str) -> FileReader:
+        """A reader to feed a file through piece by piece."""
+        reader = FileReader(file, self)
+        self._readers.append(reader)
+        return reader
 
-    def _feed_lines(self, file: str, first: int, lines: list[bytes], *, quotes: bool) -> None:
-        """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
-        dull, busy = self._filter.dull, self._failures.busy
-        for index, raw in enumerate(lines):
-            end = raw.find(HEADER_END)
-            key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
-            if key in dull and not busy and not (quotes and b"hwtune[" in raw):
-                continue
-            if not busy and not self._filter.matters(raw, key):
-                continue
-            if index:
-                self._previous = None
-                self._before = lines[index - 1]
-            self._read_pieces(file, first + index, _text(raw))
-            self._before = raw
-            dull, busy = self._filter.dull, self._failures.busy
-
-    def _read_pieces(self, file: str, number: int, text: str) -> None:
-        for piece in split_progress(text):
-            self._read(file, number, piece)
-
-    def _read(self, file: str, number: int, text: str) -> None:
-        if self._previous is None and self._before is not None:
-            before = _text(self._before)
-            self._previous = parse_line(file, number - 1, before, prefixes=self._prefixes)
-        lines = parse_lines(file, number, text, self._previous, self._prefixes)
-        self._previous = lines[0]
+    def take(self, reader: FileReader, lines: Iterable[LogLine]) -> None:
+        """Takes what a reader of ``open`` gives."""
+        self._latest = reader
         for line in lines:
             self._take(line)
 
-    def _open_file(self, file: str) -> None:
-        self._files.append(file)
-        self._previous, self._before = None, None
-        self._prefixes = LearntPrefixes()
+    def feed(self, file: str, lines: Iterable[tuple[int, str]]) -> None:
+        """Reads the lines ``(number from 1, text)`` of one file, each of them."""
+        reader = self.open(file)
+        self.take(reader, reader.read_all(lines))
+
+    def feed_blocks(self, file: str, blocks: Blocks) -> None:
+        """Reads one file; lines that can state nothing are passed over without being read."""
+        reader = self.open(file)
+        self.take(reader, reader.read_blocks(reader.taught(blocks)))
+
+    def feed_files(self, files: Sequence[tuple[str, Blocks]]) -> None:
+        """Reads several files of one server in the order of their times."""
+        streams = [_Stream(self.open(file), blocks, i) for i, (file, blocks) in enumerate(files)]
+        ended: str | None = None
+        while streams:
+            stream = min(streams, key=lambda item: item.order)
+            if stream.fresh and ended is not None:
+                self._current.continue_in(stream.reader.file, after=ended)
+            line = stream.pull(min((s.order for s in streams if s is not stream), default=None))
+            if line is not None:
+                self._latest = stream.reader
+                self._take(line)
+            elif stream.exhausted:
+                ended = stream.reader.file
+                streams.remove(stream)
+        ends = [reader for reader in self._readers if reader.last_line() is not None]
+        self._latest = max(ends, key=FileReader.end_clock, default=self._latest)
 
     def add(self, sighting: Sighting) -> None:
         """A fact that comes from elsewhere than a log line (metrics, a run directory)."""
-        rule = self._set.facts.get(sighting.fact, _DEFAULT_RULE)
-        if not rule.name:
-            rule = FactRule(name=sighting.fact, title=sighting.fact, merge="first")
-        self._facts.setdefault(sighting.fact, FactCollector(rule)).add(sighting)
+        self._extra.append(sighting)
 
     def _take(self, line: LogLine) -> None:
-        self._note_server(line)
-        self._failures.feed(line, place_of(line), phase=self._phase())
-        matches = tuple(match_line(line, self._markers))
-        for match in matches:
-            self._apply(match, line)
-        if "hwtune[" in line.message and not any(m.marker.kind == "hwtune" for m in matches):
-            self._foreign += 1
-
-    def _note_server(self, line: LogLine) -> None:
-        """A line of an API server's process shows that the log is a server's."""
-        if self._server_line is None and (line.process or "").startswith(_API_SERVER):
-            self._server_line = place_of(line)
-
-    def _apply(self, match: MarkerMatch, line: LogLine) -> None:
-        marker, place = match.marker, place_of(line)
-        if marker.kind == "hwtune":
-            self._mark(match, line, place)
-        elif marker.kind == "fatal":
-            self._failures.fatal(line.message.strip(), place, phase=self._phase())
-        elif marker.kind == "fallback" and len(self._fallbacks) < _MAX_FALLBACKS:
-            self._fallbacks.append(place)
-        elif marker.kind == "request error":
-            self._failures.request_errors += 1
-        if marker.once:
-            self._drop(marker)
-        if marker.fact is not None and match.value is not None:
-            self.add(Sighting(fact=marker.fact, value=match.value, rank=marker.rank, place=place))
-            self._note_phase(marker.fact)
-
-    def _note_phase(self, fact: str) -> None:
-        """A server that starts again in the same log is not stopping any more."""
-        if fact == "stopping":
-            self._stopping = True
-        elif fact in ("api_server", "startup_complete"):
-            self._started = (self._started and not self._stopping) or fact == "startup_complete"
-            self._stopping = False
-
-    def _phase(self) -> Phase:
-        ran = self._started or "served" in self._facts
-        if self._stopping and ran:
-            return "shutdown"
-        return "serving" if self._started else "start"
-
-    def _drop(self, marker: Marker) -> None:
-        self._markers = tuple(item for item in self._markers if item is not marker)
-        self._filter = LineFilter(self._markers)
-
-    def _last_line(self) -> Place | None:
-        if self._last is None:
-            return None
-        number, text = self._last
-        *_, piece = split_progress(text)
-        return place_of(parse_line(self._files[-1], number, piece, prefixes=self._prefixes))
-
-    def _mark(self, match: MarkerMatch, line: LogLine, place: Place) -> None:
-        nonce = match.groups.get("nonce", "")
-        if line.continued and self._is_quoted(line):
-            self._foreign += 1
+        matches = tuple(match_line(line, self._current.markers))
+        kinds = [match.marker.start for match in matches if match.marker.start]
+        begun = self._watch.see(line, kinds, self._current.progress)
+        if begun is None:
+            self._current.take(line, matches)
             return
-        if len(self._marks) < _MAX_MARKS:
-            kind = cast("MarkKind", match.groups["kind"])
-            fields = parse_fields(match.groups.get("fields", ""))
-            self._marks.append(Mark(kind=kind, nonce=nonce, fields=fields, place=place))
+        self._begin(place_of(begun[0]))
+        for known in begun:
+            self._current.take(known, tuple(match_line(known, self._current.markers)))
 
-    def _is_quoted(self, line: LogLine) -> bool:
-        """A later line of a message that did not begin as a marker of ours quotes someone."""
-        return not any(
-            mark.place.file == line.file and mark.place.line == line.number - 1
-            for mark in self._marks[-1:]
+    def _begin(self, first: Place) -> None:
+        over = self._current
+        if len(self._over) < _MAX_STARTS:
+            self._over.append(over.summary())
+        if self._is_wanted(over):
+            self._kept = over
+        self._current = StartRecord(
+            self._set, number=over.number + 1, nonce=self._nonce, first=first
         )
+
+    def _is_wanted(self, record: StartRecord) -> bool:
+        if self._wanted is not None:
+            return record.number == self._wanted
+        return self._nonce is not None and record.has_mark_of(self._nonce)
+
+    def _judged(self) -> StartRecord:
+        if self._kept is None or self._is_wanted(self._current):
+            return self._current
+        return self._kept
+
+    @property
+    def number_of_starts(self) -> int:
+        """Starts seen so far, the one under way included."""
+        return self._current.number
 
     def evidence(
         self,
@@ -217,76 +152,58 @@ class EvidenceCollector:
         notes: tuple[str, ...] = (),
     ) -> Evidence:
         """What all the lines so far amount to."""
-        nonce = self._nonce or _registered_nonce(self._marks)
-        own = tuple(mark for mark in self._marks if mark.nonce == nonce)
-        self._state_first_error()
-        if self._server_line is not None and "api_server" not in self._facts:
-            self.add(Sighting(fact="api_server", value=True, rank=4, place=self._server_line))
-        found = Evidence(
-            facts={name: fact.fact() for name, fact in self._facts.items()},
-            failures=tuple(self._failures.failures),
-            fallbacks=tuple(self._fallbacks),
-            request_errors=self._failures.request_errors,
-            marks=own,
-            counts=tuple(count for count in counts if nonce is None or count.nonce == nonce),
-            kernel_checks=tuple(c for c in kernel_checks if nonce is None or c.nonce == nonce),
+        judged = self._judged()
+        found = judged.evidence(
+            extra=tuple(self._extra),
+            counts=counts,
+            kernel_checks=kernel_checks,
             has_counters=has_counters,
-            nonce=nonce,
-            nonce_verified=bool(self._nonce),
-            other_runs=_other_runs(self._marks, self._nonce),
-            foreign_marks=self._foreign + len(self._marks) - len(own),
             status=status,
             plan=plan,
-            last_line=self._last_line(),
-            files=tuple(self._files),
+            files=tuple(reader.file for reader in self._readers),
+            last_line=self._last_line() if judged is self._current else judged.last,
             notes=notes,
         )
-        return with_start_outcome(found)
+        if not self._over:
+            return found
+        starts = (*self._over, self._current.summary())
+        return dataclasses.replace(found, starts=starts, judged_start=judged.number)
 
-    def _state_first_error(self) -> None:
-        cause = first_cause(Evidence(failures=tuple(self._failures.failures)))
-        self._facts.pop("first_error", None)
-        if cause is not None:
-            self.add(Sighting(fact="first_error", value=cause.text, rank=0, place=cause.place))
-
-
-def _text(raw: bytes) -> str:
-    return raw[:_MAX_LINE_BYTES].decode("utf-8", errors="replace")
+    def _last_line(self) -> Place | None:
+        line = None if self._latest is None else self._latest.last_line()
+        return None if line is None else place_of(line)
 
 
-def place_of(line: LogLine) -> Place:
-    """Where a line stands, with its text cut to a readable length."""
-    source = f"[{line.source}] " if line.source else ""
-    text = f"{line.level} {source}{line.message}" if line.level else line.message
-    text = _CONTROL.sub("\ufffd", text[: _MAX_TEXT + 1].rstrip("\r"))
-    return Place(
-        file=line.file,
-        line=line.number,
-        process=line.process,
-        time=line.time,
-        text=text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…",
-    )
+class _Stream:
+    """One file among several: its lines in order, each no earlier than the one before."""
 
+    def __init__(self, reader: FileReader, blocks: Blocks, index: int) -> None:
+        self.reader = reader
+        self.fresh = True
+        """Whether no line was asked for yet."""
+        self.exhausted = False
+        self._index = index
+        self._lines = reader.read_blocks(reader.taught(blocks))
+        self._clock = reader.clock or (_LAST if index else "")
+        self._held: LogLine | None = None
 
-def parse_fields(text: str) -> dict[str, str]:
-    """``a=1 b=two words c=x`` -> a mapping; a value reaches to the next `` key=``."""
-    matches = list(_FIELD.finditer(text))
-    ends = [match.start() for match in matches[1:]] + [len(text)]
-    return {m["key"]: text[m.end() : end].strip() for m, end in zip(matches, ends, strict=True)}
+    @property
+    def order(self) -> tuple[str, int]:
+        """Earliest place of the next line; in the same second files keep their order."""
+        return self._clock, self._index
 
+    def pull(self, before: tuple[str, int] | None) -> LogLine | None:
+        """The next line, unless it comes only after what stands at ``before`` elsewhere.
 
-def _other_runs(marks: list[Mark], nonce: str | None) -> tuple[str, ...]:
-    """Whose plugin speaks in the files in which the run's own never does."""
-    if not nonce:
-        return ()
-    own = {mark.place.file for mark in marks if mark.nonce == nonce}
-    others = (mark for mark in marks if mark.place.file not in own and mark.kind in _PRESENCE)
-    return tuple(dict.fromkeys(mark.nonce for mark in others))
-
-
-def _registered_nonce(marks: list[Mark]) -> str | None:
-    """Without a plan, the nonce that the plugin itself announced when it was loaded."""
-    announced = {
-        mark.nonce for mark in marks if mark.kind in ("registered", "observing", "refused")
-    }
-    return announced.pop() if len(announced) == 1 else None
+        A line is looked for only when all earlier ones of every file were taken, for which lines
+        matter depends on them.
+        """
+        self.fresh = False
+        if self._held is None:
+            self._held = next(self._lines, None)
+            self.exhausted = self._held is None
+            self._clock = max(self._clock, self.reader.clock)
+            if self._held is None or (before is not None and self.order > before):
+                return None
+        line, self._held = self._held, None
+        return line

@@ -129,6 +129,19 @@ class RunStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStart:
+    """One start of several in one log."""
+
+    number: int
+    """From 1, in the order of the log."""
+    place: Place | None
+    """Its first line; None for one whose beginning the log lacks."""
+    version: str | None
+    outcome: str
+    """How it went, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything known of one server."""
 
@@ -157,6 +170,10 @@ class Evidence:
     foreign_marks: int = 0
     """Marker texts that are no evidence: another nonce, or quoted inside another message."""
     status: RunStatus | None = None
+    starts: tuple[ServerStart, ...] = ()
+    """Every start of the server in these logs, when there are several."""
+    judged_start: int = 1
+    """Number of the start that everything here is about."""
     environment: ServerEnvironment | None = None
     """What the server ran in, when its launcher recorded it."""
     last_line: Place | None = None

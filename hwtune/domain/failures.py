@@ -33,6 +33,9 @@ _WRAPPERS = (
     "Executor failed",
     "cancelled",
 )
+_MAIN_GAVE_UP = re.compile(
+    r"(?:\w+: )?(?:Engine core initialization failed|Engine process failed to start)"
+)
 _STOPPED = frozenset(
     {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "asyncio.exceptions.CancelledError"}
 )
@@ -51,6 +54,15 @@ _DETAIL = re.compile(r"^\s{1,8}\S")
 _MAX_TEXT = 500
 _MAX_AGE = 2000
 """Lines of other processes that may stand between two lines of one traceback."""
+
+
+_Key = tuple[str, str | None, bool]
+"""File, process, and whether a logger wrote the lines of a traceback. Lines that name their
+process may go on in the next file of a rotated log, so that their file does not count."""
+
+
+def _key(line: LogLine) -> _Key:
+    return (line.file if line.process is None else "", line.process, line.is_logger)
 
 
 @dataclass(slots=True)
@@ -72,7 +84,7 @@ class _Open:
 class _Pending:
     """An exception whose text goes on in the next line (pydantic)."""
 
-    key: tuple[str | None, bool]
+    key: _Key
     index: int
 
 
@@ -82,17 +94,29 @@ class FailureTracker:
     def __init__(self) -> None:
         self.failures: list[Failure] = []
         self.request_errors = 0
-        self._open: dict[tuple[str | None, bool], _Open] = {}
+        self._open: dict[_Key, _Open] = {}
         self._pending: _Pending | None = None
 
+    def busy(self, file: str) -> bool:
+        """Whether a traceback is open in a file, so that any line of it may matter."""
+        keys = [*self._open, *([] if self._pending is None else [self._pending.key])]
+        return any(key[0] in ("", file) for key in keys)
+
+    def rename(self, old: str, new: str) -> None:
+        """What is open in one file goes on in another."""
+        for key in [key for key in self._open if key[0] == old]:
+            self._open.setdefault((new, *key[1:]), self._open.pop(key))
+
     @property
-    def busy(self) -> bool:
-        """Whether a traceback is open, so that any line may matter."""
-        return bool(self._open) or self._pending is not None
+    def gave_up(self) -> bool:
+        """Whether the server's own process reported that its start failed."""
+        return any(
+            failure.wrapper and _MAIN_GAVE_UP.match(failure.text) for failure in self.failures[-1:]
+        )
 
     def feed(self, line: LogLine, place: Place, *, phase: Phase) -> None:
         """Takes one line. ``phase``: how far the server had got before it."""
-        key = (line.process, line.is_logger)
+        key = _key(line)
         if self._pending is not None:
             self._finish_detail(key, line)
         if line.message.rstrip().endswith(_TRACEBACK):
@@ -134,10 +158,10 @@ class FailureTracker:
         shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
         self._add(shown, place, phase=opened.phase, wrapper=text.startswith(_WRAPPERS))
         if "validation error" in text:
-            key = (line.process, line.is_logger)
+            key = _key(line)
             self._pending = _Pending(key=key, index=len(self.failures) - 1)
 
-    def _finish_detail(self, key: tuple[str | None, bool], line: LogLine) -> None:
+    def _finish_detail(self, key: _Key, line: LogLine) -> None:
         pending = self._pending
         if pending is None or key != pending.key:
             return

@@ -13,6 +13,7 @@ from hwtune.domain.log_lines import LogLine
 
 MarkerKind = Literal["fact", "fatal", "fallback", "hwtune", "request error"]
 ValueType = Literal["int", "float", "str", "bool", "list", "ints", "reasons"]
+StartKind = Literal["early", "server", "engine"]
 Merge = Literal["first", "last", "min", "max", "union"]
 
 
@@ -41,6 +42,9 @@ class Marker:
     """Whether later matches add nothing."""
     not_from: tuple[str, ...]
     """File names of logging calls that quote other people's text."""
+    start: StartKind | None
+    """What of a server's start the line begins: its first lines (of any process), the server
+    process naming itself, or the engine."""
     meaning: str
     versions: str
     source: str

@@ -28,6 +28,16 @@ def report_to_dict(report: MarkerReport, evidence: Evidence) -> dict[str, Any]:
         "passed": report.passed,
         "summary": report.summary,
         "files": list(evidence.files),
+        "starts": [
+            {
+                "number": item.number,
+                "version": item.version,
+                "outcome": item.outcome,
+                "evidence": [] if item.place is None else [_place(item.place)],
+            }
+            for item in evidence.starts
+        ],
+        "judged_start": evidence.judged_start,
         "answers": [
             {
                 "id": item.id,

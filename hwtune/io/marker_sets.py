@@ -18,6 +18,7 @@ from hwtune.domain.marker_set import (
     MarkerKind,
     MarkerSet,
     Merge,
+    StartKind,
     ValueType,
     literal_prefix,
 )
@@ -76,6 +77,7 @@ def _marker(file: str, entry: dict[str, Any]) -> Marker:
             bare=entry.get("bare", False),
             once=entry.get("once", False),
             not_from=tuple(entry.get("not_from", ())),
+            start=cast("StartKind | None", entry.get("start")),
             meaning=entry["meaning"],
             versions=entry["versions"],
             source=entry["source"],

@@ -32,6 +32,7 @@ def collect(
     metrics_source: str = "/metrics",
     nonce: str | None = None,
     sightings: Iterable[Sighting] = (),
+    start: int | None = None,
 ) -> Evidence:
     """Reads everything known of one server.
 
@@ -42,15 +43,18 @@ def collect(
         metrics_source: what to call ``metrics_text`` in the evidence.
         nonce: nonce of the plan, when there is no plan file.
         sightings: facts learnt elsewhere, e.g. from ``/version``.
+        start: number of the start to judge, where a log holds several.
 
     Raises:
         InputError: something named is missing or cannot be read.
     """
     plan = read_run_plan(run_dir) if run_dir is not None else None
-    collector = EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce)
+    collector = EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce, start=start)
     notes: list[str] = []
-    for path in _logs(run_dir, log_paths):
-        collector.feed_blocks(str(path), read_log(str(path)))
+    collector.feed_files([(str(path), read_log(str(path))) for path in _logs(run_dir, log_paths)])
+    if start is not None and start > collector.number_of_starts:
+        message = f"--start {start}: the log shows {collector.number_of_starts} start(s)"
+        raise InputError(message)
     for sighting in (*_metrics(run_dir, metrics_text, metrics_source), *sightings):
         collector.add(sighting)
     counts, has_counters = _counts(run_dir, notes)

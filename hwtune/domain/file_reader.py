@@ -1,0 +1,141 @@
+"""The lines of one file that may state something, parsed; the others are passed over unread."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
+from hwtune.domain.line_prefixes import LearntPrefixes
+from hwtune.domain.log_lines import LogLine, parse_line, parse_lines, split_progress
+
+_TEACHING_LINES = 64
+_MAX_LINE_BYTES = 1 << 18
+"""vLLM's longest line (its whole configuration) is some 20 kB; what lies beyond is cut."""
+_TIME = re.compile(rb"\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_TIME_WITHIN = 300
+_TIME_CHARS = 14
+
+
+class Audience(Protocol):
+    """Who takes the lines, and says which lines it wants."""
+
+    @property
+    def line_filter(self) -> LineFilter:
+        """Which lines can state anything."""
+        ...
+
+    def busy(self, file: str) -> bool:
+        """Whether every line of the file counts (a traceback is open)."""
+        ...
+
+    def glance(self, line: LogLine) -> None:
+        """Shows one of the first lines, whether or not it states anything."""
+        ...
+
+
+class FileReader:
+    """Reads one file, in one go or piece by piece."""
+
+    def __init__(self, file: str, audience: Audience) -> None:
+        self.file = file
+        self.clock = ""
+        """``MM-DD hh:mm:ss`` of the line just given, or of the last one before it that has a time."""
+        self._audience = audience
+        self._prefixes = LearntPrefixes()
+        self._previous: LogLine | None = None
+        self._before: bytes | None = None
+        self._last: tuple[int, str] | None = None
+
+    def read_all(self, lines: Iterable[tuple[int, str]]) -> Iterator[LogLine]:
+        """Each of the lines ``(number, text)``."""
+        for number, text in lines:
+            if text and not text.isspace():
+                self._last = (number, text)
+            yield from self._parsed(number, text)
+
+    def taught(self, blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        """The same blocks, after a look at the first, so that prefix and clock are known."""
+        rest = iter(blocks)
+        block = next(rest, None)
+        if block is None:
+            return rest
+        self._teach(block[1].split(b"\n", _TEACHING_LINES)[:_TEACHING_LINES])
+        return itertools.chain([block], rest)
+
+    def read_blocks(self, blocks: Iterable[tuple[int, bytes]]) -> Iterator[LogLine]:
+        """What may state something in blocks ``(number of the first line, bytes of whole lines)``."""
+        for first, block in blocks:
+            lines = block.split(b"\n")
+            yield from self._wanted(first, lines, quotes=b"hwtune[" in block)
+            last = len(lines) - 1
+            while last >= 0 and not lines[last].strip():
+                last -= 1
+            if last >= 0:
+                self._last = (first + last, _text(lines[last]))
+
+    def last_line(self) -> LogLine | None:
+        """The last line that is not blank."""
+        if self._last is None:
+            return None
+        number, text = self._last
+        *_, piece = split_progress(text)
+        return parse_line(self.file, number, piece, prefixes=self._prefixes)
+
+    def end_clock(self) -> str:
+        """Time of the last line, or of the last one read that has a time."""
+        last = self.last_line()
+        return max(self.clock, "" if last is None else _clock(last.time))
+
+    def _teach(self, lines: list[bytes]) -> None:
+        """Headers show the collector's prefix and the clock, also where they state nothing."""
+        for number, raw in enumerate(lines, start=1):
+            line = parse_line(self.file, number, _text(raw), prefixes=self._prefixes)
+            self._audience.glance(line)
+            self.clock = self.clock or _clock(line.time)
+
+    def _wanted(self, first: int, lines: list[bytes], *, quotes: bool) -> Iterator[LogLine]:
+        """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
+        audience = self._audience
+        line_filter, busy = audience.line_filter, audience.busy(self.file)
+        dull = line_filter.dull
+        for index, raw in enumerate(lines):
+            end = raw.find(HEADER_END)
+            key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
+            if key in dull and not busy and not (quotes and b"hwtune[" in raw):
+                continue
+            if not busy and not line_filter.matters(raw, key):
+                continue
+            if index:
+                self._previous = None
+                self._before = lines[index - 1]
+            for piece in split_progress(_text(raw)):
+                yield from self._parsed(first + index, piece)
+            self._before = raw
+            line_filter, busy = audience.line_filter, audience.busy(self.file)
+            dull = line_filter.dull
+
+    def _parsed(self, number: int, text: str) -> Iterator[LogLine]:
+        if self._previous is None and self._before is not None:
+            before = _text(self._before)
+            self._previous = parse_line(self.file, number - 1, before, prefixes=self._prefixes)
+        lines = parse_lines(self.file, number, text, self._previous, self._prefixes)
+        self.clock = _clock(lines[0].time) or self._clock_before() or self.clock
+        self._previous = lines[0]
+        yield from lines
+
+    def _clock_before(self) -> str:
+        found = _TIME.search(self._before[:_TIME_WITHIN]) if self._before else None
+        return found[0].decode().replace("T", " ") if found else ""
+
+
+def _clock(time: str | None) -> str:
+    """The last part of a time that has no year everywhere; empty for other kinds of time."""
+    text = (time or "")[:26].split(".")[0].rstrip("Z").replace("T", " ")[-_TIME_CHARS:]
+    return text if _TIME.fullmatch(text.encode()) else ""
+
+
+def _text(raw: bytes) -> str:
+    return raw[:_MAX_LINE_BYTES].decode("utf-8", errors="replace")
