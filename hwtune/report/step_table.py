@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from hwtune.domain.scheduler.timeline import ShownStep, Timeline, row_work
@@ -22,7 +23,7 @@ def step_table(timeline: Timeline, most_steps: int) -> Table:
         Column(key="cursor", title="cursor"),
         Column(key="target", title="of"),
         "chunk=chunk",
-        Column(key="budget_left", title="budget left"),
+        Column(key="budget_left", title="left"),
         "blocks=blocks",
         "free=free",
         "event=event",
@@ -53,12 +54,18 @@ def _rows(shown: ShownStep) -> Iterator[tuple[Cell, ...]]:
             row.known,
             row.tokens,
             left,
-            "+".join(map(str, step.held.get(row.id, ()))),
+            _blocks(step.held.get(row.id, ())),
             step.free if at == 0 else "",
             " ".join((*mine, *(events if at == 0 else ()))),
             path if at == 0 else "",
             *(gdn if at == 0 else ("",) * len(gdn)),
         )
+
+
+def _blocks(held: Sequence[int]) -> str:
+    """Blocks per cache group: ``7+3x1`` for one group with 7 and three with 1."""
+    runs = [(count, len(tuple(group))) for count, group in groupby(held)]
+    return "+".join(f"{times}x{count}" if times > 1 else f"{count}" for count, times in runs)
 
 
 def _short(name: str) -> str:

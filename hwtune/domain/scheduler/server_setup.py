@@ -16,7 +16,7 @@ from hwtune.domain.kernel import LayerTraits
 from hwtune.domain.launch import Arm
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, page_options
-from hwtune.domain.page_rules_versions import NEWEST_ASCEND, parse_version, version_text
+from hwtune.domain.page_rules_versions import parse_version
 from hwtune.domain.planning import layer_traits
 from hwtune.domain.scheduler.ascend_calls import AscendDevice, AscendLayer, AscendRunner
 from hwtune.domain.scheduler.attention_work import LayerCost
@@ -110,6 +110,12 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
         raise UsageError(message)
     config, source = _config(question, flags, page)
     fits = capacity(page, question.kv_memory_bytes) if question.kv_memory_bytes else None
+    if fits is not None and fits.num_blocks < 2:
+        message = (
+            f"the KV memory holds {fits.num_blocks} blocks of this page, one of which vLLM keeps"
+            " empty; give more"
+        )
+        raise InfeasibleError(message)
     notes = list(page.notes)
     if fits is None and question.num_blocks is None:
         notes.append("no KV memory given: the pool never limits (see --kv-cache-memory)")
@@ -187,8 +193,7 @@ def _config(
     budgets = default_budgets(
         deployment, question.profile.memory_bytes, length, flags.chunked_prefill
     )
-    newest = version_text(NEWEST_ASCEND) if deployment.engine == "vllm-ascend" else NEWEST_VERSION
-    version = deployment.version or newest
+    version = deployment.version or NEWEST_VERSION
     caching = page.enable_prefix_caching
     if caching is None:
         caching = deployment.enable_prefix_caching is not False
