@@ -9,7 +9,7 @@ import typer
 
 from hwtune.cli import simulate_options as option
 from hwtune.cli.simulate_predict import PredictOptions, answer
-from hwtune.cli.simulate_workload import WorkloadOptions, duration_of
+from hwtune.cli.simulate_workload import WorkloadOptions
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.report.tables import Format
 
@@ -115,7 +115,7 @@ def _print_comparison(
     if words:
         message = f"--against and {words[0][:80]!r} do not go together: the run names its model"
         raise UsageError(message)
-    comparisons = compare_run(run_dir, duration_of(workload))
+    comparisons = compare_run(run_dir, workload)
     typer.echo(show_comparisons(comparisons, form))
     if any(comparison.agreement == "differs" for comparison in comparisons):
         raise typer.Exit(ANSWER_IS_NO)

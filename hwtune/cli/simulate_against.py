@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwtune.cli.derive_page import local_model
-from hwtune.domain.bench import RequestRecord
+from hwtune.cli.simulate_workload import WorkloadOptions, duration_of, workload_of
+from hwtune.domain.bench import ARMS, RequestRecord
 from hwtune.domain.check_kernels import tallies
-from hwtune.domain.errors import InputError
+from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.evidence import Evidence
 from hwtune.domain.launch import Arm, LaunchPlan
 from hwtune.domain.page_options import profile_deployment
@@ -25,6 +27,7 @@ from hwtune.domain.scheduler.workloads import Duration, WorkItem, Workload
 from hwtune.domain.vllm_flags import deployment_from_flags
 from hwtune.domain.workload import Design
 from hwtune.io.model_config import load_model
+from hwtune.io.plans import PLAN_FILE
 from hwtune.io.profiles import load_profile
 from hwtune.io.records import DESIGN_FILE, read_design, read_requests
 from hwtune.io.run_evidence import collect
@@ -32,74 +35,104 @@ from hwtune.io.run_evidence import collect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRun:
-    """One server (or several in a row) of a real run."""
+    """One server (or several in a row, of one arm) and what was sent to it."""
 
-    arm: Arm
     plan: LaunchPlan
     evidence: tuple[Evidence, ...]
-    records: tuple[RequestRecord, ...]
-    design: Design
+    workload: Workload
+    failed_requests: int
+    probed: bool
+    """Whether ``hwtune serve`` started it, which sends a request of its own."""
 
 
-def compare_run(run_dir: Path, duration: Duration | None) -> tuple[Comparison, ...]:
-    """One comparison per arm that left counters.
+def compare_run(run_dir: Path, options: WorkloadOptions) -> tuple[Comparison, ...]:
+    """One comparison per arm of a run of ab-bench, or one for a server of ``hwtune serve``.
+
+    Args:
+        run_dir: of either.
+        options: how long steps last, for an open loop; and for ``hwtune serve``, which records no
+            requests, what was sent.
 
     Raises:
-        InputError: not a run of ab-bench, or its evidence is missing or damaged.
-        UsageError: an open loop needs a duration of steps.
+        InputError: not a run directory, or its evidence is missing or damaged.
+        UsageError: what was sent is not known, or an open loop needs a duration of steps.
     """
-    if not (run_dir / DESIGN_FILE).exists():
-        message = (
-            f"{run_dir}: no {DESIGN_FILE}; --against reads the run directory of ab-bench serving"
-        )
+    if (run_dir / DESIGN_FILE).exists():
+        design, records = read_design(run_dir), read_requests(run_dir)
+        runs = [_benched(arm, design, run_dir, records) for arm in ARMS]
+    elif (run_dir / PLAN_FILE).exists():
+        runs = [_served(run_dir, options)]
+    else:
+        message = f"{run_dir}: neither {DESIGN_FILE} nor {PLAN_FILE}: no run of ab-bench or serve"
         raise InputError(message)
-    design, records = read_design(run_dir), read_requests(run_dir)
-    runs = [
-        run for arm in ("baseline", "candidate") if (run := _served(arm, design, run_dir, records))
-    ]
-    if not runs:
+    found = [run for run in runs if run is not None]
+    if not found:
         message = f"{run_dir}: no server of this run left a plan and counters"
         raise InputError(message)
-    return tuple(_compare(run, duration) for run in runs)
+    return tuple(_compare(run, duration_of(options)) for run in found)
 
 
-def _served(
-    arm: Arm, design: Design, run_dir: Path, records: tuple[RequestRecord, ...]
+def _benched(
+    arm: Arm, design: Design, run_dir: Path, records: Sequence[RequestRecord]
 ) -> ServedRun | None:
     from hwtune.adapters.load.disk_evidence import answering_arm, server_dirs
 
-    found = [collect(path) for path in server_dirs(arm, design, run_dir, records)]
-    plans = [evidence.plan for evidence in found if evidence.plan is not None]
-    if not plans or not any(evidence.has_counters for evidence in found):
+    mine = [record for record in records if answering_arm(record) == arm]
+    items = items_of_records(mine)
+    workload = Workload(
+        items=items,
+        pacing="closed loop" if design.arrival == "closed" else "timed",
+        concurrency=design.concurrency,
+        first_alone=True,
+        title=f"{len(items)} requests of the {arm}",
+    )
+    return _run(
+        [collect(path) for path in server_dirs(arm, design, run_dir, records)],
+        workload,
+        failed=sum(record.failure is not None for record in mine),
+        probed=design.mode == "given urls",
+    )
+
+
+def _served(run_dir: Path, options: WorkloadOptions) -> ServedRun | None:
+    if not (options.given or options.tiers or options.arrivals):
+        message = (
+            f"{run_dir}: hwtune serve records no requests; say what was sent with --request"
+            " PROMPT:OUTPUT, one after the other, and --concurrency"
+        )
+        raise UsageError(message)
+    workload = workload_of(options)
+    if options.given:
+        workload = replace(
+            workload, pacing="closed loop", concurrency=options.concurrency, first_alone=True
+        )
+    return _run([collect(run_dir)], workload, failed=0, probed=True)
+
+
+def _run(
+    evidence: Sequence[Evidence], workload: Workload, *, failed: int, probed: bool
+) -> ServedRun | None:
+    plan = next((found.plan for found in evidence if found.plan is not None), None)
+    if plan is None or not any(found.has_counters for found in evidence):
         return None
     return ServedRun(
-        arm=arm,
-        plan=plans[0],
-        evidence=tuple(found),
-        records=tuple(record for record in records if answering_arm(record) == arm),
-        design=design,
+        plan=plan,
+        evidence=tuple(evidence),
+        workload=workload,
+        failed_requests=failed,
+        probed=probed,
     )
 
 
 def _compare(run: ServedRun, duration: Duration | None) -> Comparison:
-    items = items_of_records(run.records)
-    open_loop = run.design.arrival != "closed"
-    workload = Workload(
-        items=items,
-        pacing="timed" if open_loop else "closed loop",
-        concurrency=run.design.concurrency,
-        first_alone=True,
-        title=f"{len(items)} requests of the {run.arm}",
-    )
-    foreign = _foreign(run, len(items))
+    workload, foreign = run.workload, _foreign(run)
     notes = []
-    if foreign == 1 and run.design.mode == "given urls":
-        workload, foreign = preceded(workload, _probe(run.plan)), 0
-        notes.append("the one request beyond the records is taken to be the probe of hwtune serve")
-    server = _question(run)
+    if foreign and run.probed:
+        workload, foreign = preceded(workload, _probe(run.plan)), foreign - 1
+        notes.append("one request more than known is taken to be the probe of hwtune serve")
     prediction = predict(
         Question(
-            server=server,
+            server=_question(run),
             workload=workload,
             duration=duration,
             observed=run.plan.arm == "baseline",
@@ -111,10 +144,10 @@ def _compare(run: ServedRun, duration: Duration | None) -> Comparison:
         prediction.forecast,
         tallies(replace(run.evidence[0], counts=counts)),
         RunFacts(
-            arm=run.arm,
-            concurrency=run.design.concurrency,
-            open_loop=open_loop,
-            failed_requests=sum(record.failure is not None for record in run.records),
+            arm=run.plan.arm,
+            concurrency=workload.concurrency or 1,
+            open_loop=workload.pacing != "closed loop",
+            failed_requests=run.failed_requests,
             foreign_requests=foreign,
             graphs=prediction.setup.graphs.mode != "NONE",
             calls_per_step=layers * prediction.setup.ranks,
@@ -151,12 +184,13 @@ def _layers(run: ServedRun) -> int:
     return len({mark.fields.get("name") for mark in marks})
 
 
-def _foreign(run: ServedRun, answered: int) -> int | None:
+def _foreign(run: ServedRun) -> int | None:
+    """Requests that the server answered and nobody told of; None when it did not say."""
     served = [evidence.value("requests_served") for evidence in run.evidence]
     if not all(isinstance(value, (int, float)) for value in served):
         return None
     total = sum(int(value) for value in served if isinstance(value, (int, float)))
-    return max(0, total - answered)
+    return max(0, total - len(run.workload.items))
 
 
 def _probe(plan: LaunchPlan) -> WorkItem:

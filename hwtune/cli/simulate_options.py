@@ -116,6 +116,6 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="How to print the
 Against = Annotated[
     Path | None,
     typer.Option(
-        help="Run directory of ab-bench serving: compare the prediction with its counters."
+        help="Run directory of ab-bench or serve: compare the prediction with its counters."
     ),
 ]
