@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hwtune.cli.derive_page import local_model
 from hwtune.cli.simulate_workload import WorkloadOptions, duration_of, workload_of
+from hwtune.domain.attn_states import attn_states
 from hwtune.domain.bench import ARMS, RequestRecord
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.errors import InputError, UsageError
@@ -151,7 +152,9 @@ def _compare(run: ServedRun, duration: Duration | None) -> Comparison:
             foreign_requests=foreign,
             graphs=prediction.setup.graphs.mode != "NONE",
             calls_per_step=layers * prediction.setup.ranks,
+            ranks=prediction.setup.ranks,
         ),
+        attn_states(counts),
     )
     return replace(comparison, notes=(*notes, *prediction.notes))
 

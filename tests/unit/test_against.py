@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from hwtune.domain.attn_states import AttnStates, CallCount
 from hwtune.domain.bench import RequestRecord
 from hwtune.domain.check_kernels import KernelTally
 from hwtune.domain.scheduler.against import (
@@ -13,6 +14,7 @@ from hwtune.domain.scheduler.against import (
     items_of_records,
     preceded,
 )
+from hwtune.domain.scheduler.ascend_calls import FIA
 from hwtune.domain.scheduler.attention_work import Work
 from hwtune.domain.scheduler.prediction import Forecast, KernelForecast
 from hwtune.domain.scheduler.workloads import WorkItem, Workload
@@ -80,6 +82,28 @@ def test_a_reason_nobody_predicted_is_shown() -> None:
     assert comparison.rows[-1].predicted == 0
     assert comparison.rows[-1].counted == 10
     assert "unavailable" in comparison.reasons[-1]
+
+
+def test_what_vllm_ascend_counts_is_compared_too() -> None:
+    forecast = replace(
+        FORECAST,
+        kernels=(),
+        ascend_states={"DecodeOnly": 20, "ChunkedPrefill": 5},
+        ascend_calls={f"{FIA}, all rows": 23, f"{FIA}, decode rows": 2},
+    )
+    states = AttnStates(
+        processes=1,
+        returned=(("DecodeOnly", 20), ("ChunkedPrefill", 5)),
+        stored=(("DecodeOnly", 20), ("ChunkedPrefill", 5)),
+        calls=(CallCount(operator=FIA, state="DecodeOnly", called=49, recorded=0),),
+        forwards=49,
+    )
+    comparison = compare_counts(forecast, [], FACTS, states)
+    assert [(row.kernel, row.outcome, row.predicted, row.counted) for row in comparison.rows] == [
+        ("attn_state", "DecodeOnly", 20, 20),
+        ("attn_state", "ChunkedPrefill", 5, 5),
+        (FIA, "called", 50, 49),
+    ]
 
 
 def test_missing_counters_are_said() -> None:

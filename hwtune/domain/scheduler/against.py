@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hwtune.domain.attn_states import AttnStates
 from hwtune.domain.bench import RequestRecord
 from hwtune.domain.check_kernels import KernelTally
 from hwtune.domain.scheduler.prediction import Forecast
@@ -55,13 +57,23 @@ class RunFacts:
     graphs: bool
     """Whether the server replays captured graphs."""
     calls_per_step: int
+    ranks: int = 1
 
 
 def compare_counts(
-    forecast: Forecast, tallies: Sequence[KernelTally], facts: RunFacts
+    forecast: Forecast,
+    tallies: Sequence[KernelTally],
+    facts: RunFacts,
+    states: AttnStates | None = None,
 ) -> Comparison:
-    """Every outcome of every kernel, predicted and counted."""
+    """Every outcome of every kernel, predicted and counted.
+
+    Args:
+        states: what the hook in vllm-ascend counted, if it was there.
+    """
     rows = tuple(_rows(forecast, tallies, facts.calls_per_step))
+    if states is not None:
+        rows += tuple(_ascend_rows(forecast, states, facts))
     reasons = tuple(_reasons(rows, tallies, facts))
     equal = all(row.predicted == row.counted for row in rows)
     sequential = facts.concurrency == 1 and not facts.open_loop
@@ -93,6 +105,28 @@ def _rows(
                 predicted=calls_per_step * steps.get(outcome, 0),
                 counted=seen.get(outcome, 0),
             )
+
+
+def _ascend_rows(forecast: Forecast, states: AttnStates, facts: RunFacts) -> Iterator[CountRow]:
+    """Attention states in steps of all ranks, and operators in calls of all layers and ranks."""
+    stored = dict(states.stored)
+    for state in dict.fromkeys((*forecast.ascend_states, *stored)):
+        yield CountRow(
+            kernel="attn_state",
+            outcome=state,
+            predicted=facts.ranks * forecast.ascend_states.get(state, 0),
+            counted=stored.get(state, 0),
+        )
+    predicted: Counter[str] = Counter()
+    for name, calls in forecast.ascend_calls.items():
+        predicted[name.partition(",")[0]] += calls
+    for operator in dict.fromkeys(call.operator for call in states.calls):
+        yield CountRow(
+            kernel=operator,
+            outcome="called",
+            predicted=facts.calls_per_step * predicted[operator],
+            counted=sum(call.called for call in states.calls if call.operator == operator),
+        )
 
 
 def _broken(tallies: Sequence[KernelTally], facts: RunFacts) -> bool:
