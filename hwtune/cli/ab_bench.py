@@ -20,7 +20,7 @@ from hwtune.cli.ab_bench_output import (
     deliver,
     rules_of,
 )
-from hwtune.cli.ab_bench_results import compare
+from hwtune.cli.ab_bench_results import compare, export
 from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, UsageError
 from hwtune.domain.workload import Api
 
@@ -38,6 +38,7 @@ _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("accuracy", context_settings=_PASS_THROUGH)(accuracy)
 app.command("buckets")(buckets)
 app.command("compare")(compare)
+app.command("export")(export)
 
 _INTERRUPTED = 130
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,3 +103,17 @@ def _judge_again(
         message = f"{run_dir}: nothing was measured yet"
         raise InputError(message)
     return comparison
+
+
+def export(
+    run_dir: Annotated[Path, typer.Argument(help="Run directory of ab-bench serving.")],
+    output: Annotated[Path | None, typer.Option(help="Default: vllm-bench in RUN_DIR.")] = None,
+) -> None:
+    """Write a run as vllm bench serve --save-detailed would: one JSON file per arm and tier.
+
+    The gates do not travel with the numbers: judge first. Exit status 0, or 3 bad input.
+    """
+    from hwtune.io.export import export_run
+
+    for path in export_run(run_dir, output or run_dir / "vllm-bench"):
+        sys.stdout.write(f"{path}\n")

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from hwtune.domain.bench import Comparison, Gate, MetricResult, TierResult
+from hwtune.domain.bench_metrics import LATENCIES
 from hwtune.domain.stats import finite_or_null
 
 _HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
@@ -90,7 +91,10 @@ def _short_verdict(result: MetricResult) -> str:
 
 def _below(tier: TierResult) -> list[str]:
     notes = []
-    if tier.text_agreement is not None:
+    agreement = next((gate for gate in tier.gates if gate.name == "outputs agree"), None)
+    if agreement is not None and agreement.state == "passed":
+        notes.append(f"outputs: {agreement.evidence}")
+    elif tier.text_agreement is not None:
         notes.append(f"same text in both arms: {tier.text_agreement * 100:.0f} % of prompts")
     notes += _quantile_lines(tier)
     notes += tier.drift
@@ -101,7 +105,7 @@ def _below(tier: TierResult) -> list[str]:
 def _quantile_lines(tier: TierResult) -> list[str]:
     """The distribution of each latency, baseline | candidate."""
     lines = []
-    for name in dict.fromkeys(quantile.metric.name for quantile in tier.quantiles):
+    for name in dict.fromkeys(q.metric.name for q in tier.quantiles if q.metric in LATENCIES):
         mine = [quantile for quantile in tier.quantiles if quantile.metric.name == name]
         shown = ", ".join(
             f"{q.statistic} {_number(q.baseline)} | {_number(q.candidate)}"

@@ -276,3 +276,32 @@ def test_a_run_is_judged_again_by_another_margin_and_confidence(tmp_path: Path) 
     data = json.loads(CliRunner().invoke(app, wide).stdout)
     assert (data["margin"], data["confidence"]) == (0.9, 0.6)
     assert "same" in {metric["verdict"]["kind"] for metric in data["tiers"][0]["metrics"]}
+
+
+def test_an_exported_run_is_read_back_as_what_vllms_client_would_have_saved(
+    tmp_path: Path,
+) -> None:
+    run_dir = tmp_path / "run"
+    _serve(run_dir, Behaviour(ttft_s=0.02, tpot_s=0.004, tokens_per_chunk=2))
+    result = CliRunner().invoke(app, ["export", str(run_dir)])
+    assert result.exit_code == 0, result.output
+    paths = [Path(line) for line in result.stdout.splitlines()]
+    assert [str(path.relative_to(run_dir)) for path in paths] == [
+        f"vllm-bench/{arm}/result_100-200.json" for arm in ("baseline", "candidate")
+    ]
+    data = json.loads(paths[1].read_text())
+    assert (data["completed"], data["failed"], data["total_output_tokens"]) == (6, 0, 48)
+    assert [len(gaps) for gaps in data["itls"]] == [3] * 6, "per chunk, as vLLM has it"
+    tpot = [sum(gaps) / 7 * 1e3 for gaps in data["itls"]]
+    assert data["mean_tpot_ms"] == pytest.approx(sum(tpot) / 6)
+    assert data["median_ttft_ms"] >= 20.0
+    sides = [str(path.parent) for path in paths]
+    again = CliRunner().invoke(app, ["compare", *sides, "--format", "json"])
+    tier = json.loads(again.stdout)["tiers"][0]
+    assert {m["metric"]["name"]: m["verdict"]["kind"] for m in tier["metrics"]}["ttft"] == "slower"
+    ours = json.loads((run_dir / "comparison.json").read_text())["tiers"][0]["metrics"]
+    assert tier["metrics"][0]["candidate"] == pytest.approx(ours[0]["candidate"])
+    named = CliRunner().invoke(app, ["compare", f"{run_dir}:baseline", f"{run_dir}:candidate"])
+    assert named.exit_code == 1 and "slower" in named.stdout
+    both = CliRunner().invoke(app, ["compare", str(run_dir), str(run_dir)])
+    assert _status(both) == 3 and "name one" in str(both.exception)
