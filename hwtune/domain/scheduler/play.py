@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -43,11 +43,38 @@ class Played:
     """By the duration model; None without one."""
 
 
-class _Closed:
+class _Stepped:
+    """Requests by the number of the step; the clock jumps over steps without anyone."""
+
+    def __init__(self, items: Iterable[WorkItem]) -> None:
+        self._left = deque(items)
+
+    def due(self, simulation: Simulation) -> Iterator[WorkItem]:
+        """Requests to send now."""
+        if self._left and not simulation.busy:
+            simulation.clock = max(simulation.clock, self._left[0].arrival_step)
+        while self._left and self._left[0].arrival_step <= simulation.clock:
+            yield self._left.popleft()
+
+    def passed(self, step: Step) -> None:
+        """A step was played."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything was sent."""
+        return not self._left
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing more is sent while the steps stay empty."""
+        return self.empty
+
+
+class _Closed(_Stepped):
     """The next request when an answer is complete; a new block only when the last one is done."""
 
     def __init__(self, workload: Workload) -> None:
-        self._left = deque(workload.items)
+        super().__init__(workload.items)
         self._most = workload.concurrency or 1
         self._first_alone = workload.first_alone
         self._in_flight = 0
@@ -67,52 +94,20 @@ class _Closed:
                 return
 
     def passed(self, step: Step) -> None:
-        """A step was played."""
+        """Answers make room."""
         self._in_flight -= len(step.finished)
 
     @property
-    def empty(self) -> bool:
-        """Whether everything was sent."""
-        return not self._left
-
-    @property
     def waits(self) -> bool:
-        """Whether nothing more comes unless something finishes."""
+        """Always: only an answer lets the next request go."""
         return True
 
 
-class _Stepped:
-    """Requests by the number of the step; the clock jumps over steps without anyone."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._left = deque(sorted(workload.items, key=lambda item: item.arrival_step))
-
-    def due(self, simulation: Simulation) -> Iterator[WorkItem]:
-        """Requests to send now."""
-        if self._left and not simulation.busy:
-            simulation.clock = max(simulation.clock, self._left[0].arrival_step)
-        while self._left and self._left[0].arrival_step <= simulation.clock:
-            yield self._left.popleft()
-
-    def passed(self, step: Step) -> None:
-        """Nothing depends on results."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether everything was sent."""
-        return not self._left
-
-    @property
-    def waits(self) -> bool:
-        """Whether nothing more comes unless something finishes."""
-        return self.empty
-
-
-class _Timed:
+class _Timed(_Stepped):
     """Requests by the clock that the duration model moves."""
 
-    def __init__(self, workload: Workload, duration: Duration) -> None:
-        self._left = deque(sorted(workload.items, key=lambda item: item.arrival_ms))
+    def __init__(self, items: Iterable[WorkItem], duration: Duration) -> None:
+        super().__init__(items)
         self._duration = duration
         self.now_ms = 0.0
 
@@ -129,17 +124,9 @@ class _Timed:
             self.now_ms += self._duration.of(step.total)
 
     @property
-    def empty(self) -> bool:
-        """Whether everything was sent."""
-        return not self._left
-
-    @property
     def waits(self) -> bool:
-        """Whether nothing more comes unless something finishes."""
+        """Always: empty steps take no time."""
         return True
-
-
-_Pace = _Closed | _Stepped | _Timed
 
 
 def play(
@@ -193,18 +180,18 @@ def play(
     )
 
 
-def _pace(workload: Workload, duration: Duration | None) -> _Pace:
+def _pace(workload: Workload, duration: Duration | None) -> _Stepped:
     if workload.pacing == "closed loop":
         return _Closed(workload)
     if workload.pacing == "stepped":
-        return _Stepped(workload)
+        return _Stepped(sorted(workload.items, key=lambda item: item.arrival_step))
     if duration is None:
         message = (
             "requests that arrive by the clock need to know how long a step lasts: give --step-ms"
             " and --token-ms"
         )
         raise UsageError(message)
-    return _Timed(workload, duration)
+    return _Timed(sorted(workload.items, key=lambda item: item.arrival_ms), duration)
 
 
 def request_of(item: WorkItem) -> Request:

@@ -109,23 +109,13 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
         message = "--pipeline-parallel-size: the cadence of pipeline stages is not modelled; use 1"
         raise UsageError(message)
     config, source = _config(question, flags, page)
-    fits = capacity(page, question.kv_memory_bytes) if question.kv_memory_bytes else None
-    if fits is not None and fits.num_blocks < 2:
-        message = (
-            f"the KV memory holds {fits.num_blocks} blocks of this page, one of which vLLM keeps"
-            " empty; give more"
-        )
-        raise InfeasibleError(message)
-    notes = list(page.notes)
+    fits = _capacity(question, page)
+    notes = page.notes
     if fits is None and question.num_blocks is None:
-        notes.append("no KV memory given: the pool never limits (see --kv-cache-memory)")
+        notes += ("no KV memory given: the pool never limits (see --kv-cache-memory)",)
     groups = _groups(page, config.max_model_len)
-    per_request = _blocks_per_request(page, longest_request_tokens, len(groups))
-    scenario = Scenario(
-        config=config,
-        num_blocks=question.num_blocks
-        or (fits.num_blocks if fits else 2 + config.max_num_seqs * per_request),
-        groups=groups,
+    endless = 2 + config.max_num_seqs * _blocks_per_request(
+        page, longest_request_tokens, len(groups)
     )
     layer = layer_traits(question.model, deployment, page)
     graphs = _graphs(question, flags, config)
@@ -137,13 +127,13 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
     return ServerSetup(
         profile=question.profile,
         page=page,
-        scenario=scenario,
-        layer=layer,
-        cost=LayerCost(
-            flops_per_pair=4 * layer.num_heads * layer.head_size,
-            kv_bytes_per_token=page.attention_bytes_per_token,
-            io_bytes_per_token=2 * layer.num_heads * layer.head_size * _IO_BYTES,
+        scenario=Scenario(
+            config=config,
+            num_blocks=question.num_blocks or (fits.num_blocks if fits else endless),
+            groups=groups,
         ),
+        layer=layer,
+        cost=_cost(page, layer),
         runner=runner,
         graphs=graphs,
         ascend=_ascend(question, flags, page, runner, graphs),
@@ -151,7 +141,27 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
         ranks=deployment.tensor_parallel_size,
         capacity=fits,
         budget_source=source,
-        notes=tuple(notes),
+        notes=notes,
+    )
+
+
+def _capacity(question: ServerQuestion, page: PageDerivation) -> Capacity | None:
+    fits = capacity(page, question.kv_memory_bytes) if question.kv_memory_bytes else None
+    if fits is not None and fits.num_blocks < 2:
+        message = (
+            f"the KV memory holds {fits.num_blocks} blocks of this page, one of which vLLM keeps"
+            " empty; give more"
+        )
+        raise InfeasibleError(message)
+    return fits
+
+
+def _cost(page: PageDerivation, layer: LayerTraits) -> LayerCost:
+    elements = layer.num_heads * layer.head_size
+    return LayerCost(
+        flops_per_pair=4 * elements,
+        kv_bytes_per_token=page.attention_bytes_per_token,
+        io_bytes_per_token=2 * elements * _IO_BYTES,
     )
 
 
