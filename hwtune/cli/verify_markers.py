@@ -2,86 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
+from hwtune.cli import verify_markers_options as option
+
 if TYPE_CHECKING:
     from hwtune.domain.evidence import Evidence
-    from hwtune.domain.expectations import Expected
+    from hwtune.domain.following import Until
     from hwtune.domain.markers import MarkerReport
-
-ReportFormat = Literal["table", "json", "markdown", "junit"]
-
-
-Logs = Annotated[
-    list[str] | None,
-    typer.Argument(help="vLLM log files, .gz too; - is standard input.", show_default=False),
-]
-RunDir = Annotated[
-    Path | None, typer.Option(help="Directory of a run of hwtune serve.", show_default=False)
-]
-Url = Annotated[
-    str | None, typer.Option(help="Ask a running server too, e.g. http://127.0.0.1:8000.")
-]
-Expect = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What must be true, e.g. block_size=832, hits=vendor_prefill,page_decode, "
-        "prefix_caching=off, backend=CPU_ATTN; any fact by name. Repeatable.",
-        show_default=False,
-    ),
-]
-Nonce = Annotated[
-    str | None,
-    typer.Option(help="Nonce of the plan, when only a log is at hand; hits need it then."),
-]
-RequireHits = Annotated[
-    bool | None,
-    typer.Option(
-        "--require-hits/--no-require-hits",
-        help="Whether a planned kernel that was not called fails [as soon as requests were "
-        "served or hits are expected].",
-    ),
-]
-Compare = Annotated[
-    tuple[Path, Path] | None,
-    typer.Option(
-        help="Two servers (run directories or logs): what differs, and is an A/B fair?",
-        show_default=False,
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="With --compare: a fact that is meant to differ besides those that another page "
-        "changes. Repeatable.",
-        show_default=False,
-    ),
-]
-Start = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Which start to judge where a log holds several, from 1 [the plan's, else the last].",
-        show_default=False,
-    ),
-]
-Format = Annotated[ReportFormat, typer.Option("--format", help="How to report.")]
 
 
 def verify_markers(
-    logs: Logs = None,
-    run_dir: RunDir = None,
-    url: Url = None,
-    expect: Expect = None,
-    nonce: Nonce = None,
-    require_hits: RequireHits = None,
-    compare: Compare = None,
-    allow: Allow = None,
-    start: Start = None,
-    form: Format = "table",
+    logs: option.Logs = None,
+    run_dir: option.RunDir = None,
+    url: option.Url = None,
+    expect: option.Expect = None,
+    nonce: option.Nonce = None,
+    require_hits: option.RequireHits = None,
+    compare: option.Compare = None,
+    allow: option.Allow = None,
+    start: option.Start = None,
+    follow: option.Follow = False,
+    until: option.UntilOption = "startup",
+    timeout: option.Timeout = None,
+    form: option.Format = "table",
 ) -> None:
     """Read a server's log, run directory or endpoints and check what really ran.
 
@@ -91,56 +39,112 @@ def verify_markers(
     Exit status: 0 all checks passed, 1 one failed, 2 usage, 3 unreadable input,
     6 the server does not answer.
     """
-    from hwtune.domain.errors import UsageError
-    from hwtune.domain.markers import check
-    from hwtune.io.marker_sets import load_diagnoses
-
     if compare is not None:
         raise typer.Exit(_compare(compare, allow, form))
-    if not logs and run_dir is None and url is None:
-        message = "name a log file, - for standard input, --run-dir, --url or --compare"
-        raise UsageError(message)
-    evidence = _collect(logs or [], run_dir, url, nonce, start)
-    expected = _expected(expect or [], evidence)
-    report = check(
-        evidence,
-        expected.expect,
-        require_kernel_hits=_hits_required(evidence, expected.hits_named, require_hits),
-        facts=expected.facts,
-        diagnoses=load_diagnoses(),
+    asked = _Asked(
+        logs=logs or [],
+        run_dir=run_dir,
+        url=url,
+        expect=expect or [],
+        nonce=nonce,
+        require_hits=require_hits,
+        start=start,
     )
+    _refuse(asked, follow=follow, timeout=timeout)
+    evidence = _followed(asked, until, timeout) if follow else _collect(asked)
+    report = _judge(asked, evidence)
     typer.echo(_render(report, evidence, form))
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _collect(
-    logs: list[str], run_dir: Path | None, url: str | None, nonce: str | None, start: int | None
-) -> Evidence:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The command line's questions about one server."""
+
+    logs: list[str]
+    run_dir: Path | None
+    url: str | None
+    expect: list[str]
+    nonce: str | None
+    require_hits: bool | None
+    start: int | None
+
+
+def _refuse(asked: _Asked, *, follow: bool, timeout: float | None) -> None:
+    """Options that cannot mean what they say.
+
+    Raises:
+        UsageError: names them.
+    """
+    from hwtune.domain.errors import UsageError
+
+    if not asked.logs and asked.run_dir is None and asked.url is None:
+        message = "name a log file, - for standard input, --run-dir, --url or --compare"
+        raise UsageError(message)
+    if follow and (asked.url is not None or asked.start is not None):
+        message = "--follow reads logs as they grow; ask --url or --start afterwards"
+        raise UsageError(message)
+    if timeout is not None and not follow:
+        message = "--timeout needs --follow"
+        raise UsageError(message)
+
+
+def _collect(asked: _Asked) -> Evidence:
     from hwtune.io.run_evidence import collect
 
-    if url is None:
-        return collect(run_dir, log_paths=logs, nonce=nonce, start=start)
+    if asked.url is None:
+        return collect(asked.run_dir, log_paths=asked.logs, nonce=asked.nonce, start=asked.start)
     from hwtune.adapters.metrics import scrape
 
-    live = scrape(url)
+    live = scrape(asked.url)
     return collect(
-        run_dir,
-        log_paths=logs,
-        nonce=nonce,
-        start=start,
+        asked.run_dir,
+        log_paths=asked.logs,
+        nonce=asked.nonce,
+        start=asked.start,
         metrics_text=live.metrics_text,
         metrics_source=f"{live.url}/metrics",
         sightings=live.sightings,
     )
 
 
-def _expected(items: list[str], evidence: Evidence) -> Expected:
+def _followed(asked: _Asked, until: Until, timeout: float | None) -> Evidence:
+    from hwtune.adapters.following import follow
+    from hwtune.domain.following import quiet_needed_s
+    from hwtune.io.run_dir import LOG_FILE
+    from hwtune.io.run_evidence import evidence_of, new_collector
+    from hwtune.report.markers import FactFeed
+
+    collector = new_collector(asked.run_dir, nonce=asked.nonce)
+    feed = FactFeed()
+    names = asked.logs or [str(asked.run_dir / LOG_FILE)] if asked.run_dir else asked.logs
+
+    def quiet_needed() -> float | None:
+        evidence = evidence_of(collector, asked.run_dir)
+        for line in feed.new_lines(evidence):
+            typer.echo(line, err=True)
+        return quiet_needed_s(until, evidence, _judge(asked, evidence))
+
+    why = follow(names, collector, quiet_needed, timeout_s=timeout)
+    quiet_needed()
+    return evidence_of(collector, asked.run_dir, notes=[f"followed until: {why}"])
+
+
+def _judge(asked: _Asked, evidence: Evidence) -> MarkerReport:
     from hwtune.domain.expectations import parse_expectations
-    from hwtune.io.marker_sets import load_markers
+    from hwtune.domain.markers import check
+    from hwtune.io.marker_sets import load_diagnoses, load_markers
 
     base = None if evidence.plan is None else evidence.plan.expect
-    return parse_expectations(items, base=base, facts=load_markers().facts)
+    expected = parse_expectations(asked.expect, base=base, facts=load_markers().facts)
+    return check(
+        evidence,
+        expected.expect,
+        require_kernel_hits=_hits_required(evidence, expected.hits_named, asked.require_hits),
+        facts=expected.facts,
+        diagnoses=load_diagnoses(),
+    )
 
 
 def _hits_required(evidence: Evidence, hits_named: bool, asked: bool | None) -> bool:
@@ -150,7 +154,7 @@ def _hits_required(evidence: Evidence, hits_named: bool, asked: bool | None) -> 
     return hits_named or (isinstance(served, (int, float)) and served > 0)
 
 
-def _render(report: MarkerReport, evidence: Evidence, form: ReportFormat) -> str:
+def _render(report: MarkerReport, evidence: Evidence, form: option.ReportFormat) -> str:
     from hwtune.report.junit import report_to_junit
     from hwtune.report.markers import report_to_json, report_to_markdown, report_to_text
 
@@ -160,7 +164,7 @@ def _render(report: MarkerReport, evidence: Evidence, form: ReportFormat) -> str
     return show(report, evidence)
 
 
-def _compare(sides: tuple[Path, Path], allow: list[str] | None, form: ReportFormat) -> int:
+def _compare(sides: tuple[Path, Path], allow: list[str] | None, form: option.ReportFormat) -> int:
     from hwtune.domain.errors import ANSWER_IS_NO, UsageError
     from hwtune.domain.server_compare import PAGE_FACTS, compare_servers
     from hwtune.io.run_evidence import collect

@@ -62,7 +62,8 @@ class FileReader:
         block = next(rest, None)
         if block is None:
             return rest
-        self._teach(block[1].split(b"\n", _TEACHING_LINES)[:_TEACHING_LINES])
+        if block[0] == 1:
+            self._teach(block[1].split(b"\n", _TEACHING_LINES)[:_TEACHING_LINES])
         return itertools.chain([block], rest)
 
     def read_blocks(self, blocks: Iterable[tuple[int, bytes]]) -> Iterator[LogLine]:

@@ -15,7 +15,7 @@ from hwtune.domain.errors import InputError
 STDIN = "-"
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _PROBE_BYTES = 8192
 
 
@@ -55,7 +55,7 @@ def _blocks(file: BufferedReader, name: str) -> Iterator[tuple[int, bytes]]:
 
 def _chunks(file: BufferedReader, name: str) -> Iterator[bytes]:
     source: IO[bytes] = file
-    if file.peek(2).startswith(_GZIP_MAGIC):
+    if file.peek(2).startswith(GZIP_MAGIC):
         source = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
     try:
         chunk = source.read(_CHUNK_BYTES)

@@ -48,23 +48,55 @@ def collect(
     Raises:
         InputError: something named is missing or cannot be read.
     """
-    plan = read_run_plan(run_dir) if run_dir is not None else None
-    collector = EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce, start=start)
-    notes: list[str] = []
+    collector = new_collector(run_dir, nonce=nonce, start=start)
     collector.feed_files([(str(path), read_log(str(path))) for path in _logs(run_dir, log_paths)])
     if start is not None and start > collector.number_of_starts:
         message = f"--start {start}: the log shows {collector.number_of_starts} start(s)"
         raise InputError(message)
     for sighting in (*_metrics(run_dir, metrics_text, metrics_source), *sightings):
         collector.add(sighting)
-    counts, has_counters = _counts(run_dir, notes)
+    return evidence_of(collector, run_dir, answers=metrics_text is not None)
+
+
+def new_collector(
+    run_dir: Path | None, *, nonce: str | None = None, start: int | None = None
+) -> EvidenceCollector:
+    """A collector for one server, which knows the plan's nonce where there is a plan.
+
+    Raises:
+        InputError: the run directory is missing or its plan is damaged.
+    """
+    plan = read_run_plan(run_dir) if run_dir is not None else None
+    return EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce, start=start)
+
+
+def evidence_of(
+    collector: EvidenceCollector,
+    run_dir: Path | None,
+    *,
+    answers: bool = False,
+    notes: Iterable[str] = (),
+) -> Evidence:
+    """What the lines taken so far and the run directory amount to.
+
+    Args:
+        collector: took the lines.
+        run_dir: directory that the launcher wrote, or None.
+        answers: whether the server just answered, so that it surely runs.
+        notes: remarks about the reading itself.
+
+    Raises:
+        InputError: the run directory holds damaged evidence.
+    """
+    said = list(notes)
+    counts, has_counters = _counts(run_dir, said)
     evidence = collector.evidence(
         counts=counts,
         kernel_checks=() if run_dir is None else read_checks(run_dir),
         has_counters=has_counters,
-        plan=plan,
-        status=_status(run_dir, answers=metrics_text is not None),
-        notes=tuple(notes),
+        plan=read_run_plan(run_dir) if run_dir is not None else None,
+        status=_status(run_dir, answers=answers),
+        notes=tuple(said),
     )
     environment = None if run_dir is None else read_environment(run_dir)
     return dataclasses.replace(evidence, environment=environment)

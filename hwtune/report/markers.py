@@ -62,6 +62,28 @@ def _fact_lines(evidence: Evidence) -> list[str]:
     return lines
 
 
+class FactFeed:
+    """Facts and failures of a log that grows, each line once."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+        self._failures = 0
+
+    def new_lines(self, evidence: Evidence) -> list[str]:
+        """What is new or has changed since the last call."""
+        lines = []
+        for name, fact in evidence.facts.items():
+            text = show_value(fact.value)
+            settled = name not in (*_HIDDEN, "startup_complete") or fact.value is True
+            if name not in _HIDDEN and settled and self._shown.get(name) != text:
+                self._shown[name] = text
+                lines.append(f"{name} {text}  ({_where(fact.evidence[0])})")
+        for failure in evidence.failures[self._failures :]:
+            lines.append(f"failure: {failure.text[:160]}  ({_where(failure.place)})")
+        self._failures = len(evidence.failures)
+        return lines
+
+
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
         text,

@@ -118,6 +118,29 @@ def test_several_logs_of_one_server_are_merged(log: Path, tmp_path: Path) -> Non
     assert json.loads(text)["facts"]["scheduler_block_size"]["evidence"][0]["file"] == str(second)
 
 
+def test_a_growing_log_is_followed_to_the_end_of_its_start(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwtune.domain.following.AFTER_START_S", 0.0)
+    status, text = _run(str(log), "--follow", "--expect", "block_size=832")
+    assert status == 0
+    assert "attention_block_size 832  (" in text
+    assert "followed until: nothing more to wait for" in text
+    cut = log.with_name("cut.log")
+    cut.write_text("".join(GOOD.splitlines(keepends=True)[:4]))
+    status, text = _run(str(cut), "--follow", "--timeout", "0")
+    assert status == 1
+    assert "the log ends before start-up completed" in text
+
+
+def test_an_earlier_start_can_be_judged(log: Path) -> None:
+    log.write_text(GOOD + GOOD.replace("832", "896").replace("pid=7", "pid=17"))
+    assert _run(str(log), "--expect", "block_size=896")[0] == 0
+    assert _run(str(log), "--expect", "block_size=832", "--start", "1")[0] == 0
+    with pytest.raises(InputError, match="shows 2 start"):
+        _run(str(log), "--start", "3")
+
+
 def test_hits_in_a_log_need_its_nonce(log: Path) -> None:
     at = "(Worker pid=9) INFO 11-30 06:51:47 [runtime.py:47] hwtune[a1] "
     with log.open("a", encoding="utf-8") as file:
@@ -140,6 +163,9 @@ def test_hits_in_a_log_need_its_nonce(log: Path) -> None:
         (["missing.log"], InputError),
         (["--run-dir", "missing"], InputError),
         (["--url", "ftp://x"], UsageError),
+        (["x.log", "--follow", "--url", "http://x"], UsageError),
+        (["x.log", "--follow", "--start", "2"], UsageError),
+        (["x.log", "--timeout", "2"], UsageError),
     ],
 )
 def test_bad_input_is_named(arguments: list[str], error: type[Exception]) -> None:
