@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from hwtune.domain.scheduler.classify import (
     AscendClasses,
@@ -33,9 +33,13 @@ class ShownStep:
     """Only on an NPU."""
 
 
+MOST_ROWS: Final = 200_000
+"""Rows of all steps together; beyond it a page of them is slow to open."""
+
+
 @dataclass(slots=True)
 class Timeline:
-    """Collects steps until ``limit``. Mutable: it is filled as the run goes on."""
+    """Collects steps until ``limit`` or ``MOST_ROWS``. Mutable: it is filled as the run goes on."""
 
     paths: KernelPaths
     limit: int
@@ -45,22 +49,29 @@ class Timeline:
     """By id, in the order in which they were sent."""
     total_steps: int = 0
     """Steps of the run, those beyond the limit included."""
+    total_rows: int = 0
+    """Rows that were kept."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no further step is kept."""
+        return len(self.steps) >= self.limit or self.total_rows >= MOST_ROWS
 
     def sent(self, item: WorkItem) -> None:
         """A request was given to the server."""
-        if len(self.steps) < self.limit:
+        if not self.full:
             self.items[item.id] = item
 
     def add(self, stretch: Stretch) -> None:
         """The steps of a stretch, as far as there is room."""
         self.total_steps += stretch.count
-        if len(self.steps) >= self.limit:
+        if self.full:
             return
         for step in stretch.steps():
-            if len(self.steps) < self.limit:
-                self.steps.append(self._shown(step))
-            else:
+            if self.full:
                 return
+            self.steps.append(self._shown(step))
+            self.total_rows += len(step.entries)
 
     def _shown(self, step: Step) -> ShownStep:
         rows = step.rows
