@@ -429,6 +429,7 @@ def play(scenario: dict[str, Any], engine: Engine) -> Iterator[dict[str, Any]]:
     batches: deque[Any] = deque()
     depth = 2 if engine.asynchronous else 1
     clock = idle = 0
+    outgrown = None
     while engine.scheduler.has_requests() or batches or arrivals:
         if not engine.scheduler.has_requests() and not batches:
             clock = max(clock, arrivals[0]["arrival_step"])
@@ -444,8 +445,14 @@ def play(scenario: dict[str, Any], engine: Engine) -> Iterator[dict[str, Any]]:
         out, finished = engine.update(output, tokens)
         step |= {"out": out, "finished": finished, "free_after": engine.free}
         yield step
+        # The same two ends as hwtune.domain.scheduler.progress.
         idle = 0 if step["total"] or finished else idle + 1
-        if idle >= _PATIENCE and not arrivals and engine.scheduler.has_unfinished_requests():
+        hopeless = idle >= _PATIENCE
+        outgrown = None if out else outgrown
+        if step["preempted"] and not step["running"]:
+            hopeless = outgrown == step["preempted"][-1]
+            outgrown = step["preempted"][-1]
+        if hopeless and not arrivals and engine.scheduler.has_unfinished_requests():
             return
 
 

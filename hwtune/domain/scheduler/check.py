@@ -49,8 +49,15 @@ def _config_problems(config: SchedulerConfig) -> Iterator[str]:
         yield "max_num_active_seqs must not be above max_num_seqs"
     if (config.max_num_scheduled_tokens or 0) > config.max_num_batched_tokens:
         yield "max_num_scheduled_tokens must not be above max_num_batched_tokens"
-    if config.long_prefill_token_threshold < 0:
-        yield "long_prefill_token_threshold must not be negative"
+    if config.max_num_batched_tokens < config.max_num_seqs:
+        yield "max_num_batched_tokens must not be below max_num_seqs: vLLM refuses it"
+    if not config.chunked_prefill and config.max_num_batched_tokens < config.max_model_len:
+        yield (
+            "max_num_batched_tokens must not be below max_model_len without chunked prefill: "
+            "vLLM refuses it"
+        )
+    if not 0 <= config.long_prefill_token_threshold <= config.max_model_len:
+        yield "long_prefill_token_threshold must be from 0 to max_model_len"
     if not 0 <= config.watermark < 1:
         yield f"watermark must be from 0 to below 1, not {config.watermark}"
     if config.speculation is not None:

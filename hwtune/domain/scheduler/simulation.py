@@ -10,12 +10,10 @@ from hwtune.domain.scheduler.engine import Engine
 from hwtune.domain.scheduler.live import Live
 from hwtune.domain.scheduler.outputs import Outputs
 from hwtune.domain.scheduler.plan import Plan
+from hwtune.domain.scheduler.progress import Progress
 from hwtune.domain.scheduler.setup import Setup, prepare
 from hwtune.domain.scheduler.stall import explain_stall
 from hwtune.domain.scheduler.values import Request, Scenario, Stall, Status, Step
-
-_PATIENCE = 4
-"""Steps without work after which a run whose requests cannot be scheduled counts as stuck."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,16 +133,15 @@ class Run:
         return "stuck" if self.stall else "ok"
 
     def steps(self) -> Iterator[Step]:
-        """Every step in order; a run that is stuck ends after a few empty ones."""
-        simulation, idle = self._simulation, 0
+        """Every step in order; a run that is stuck ends when nothing new can come."""
+        simulation, progress = self._simulation, Progress()
         while simulation.busy or self._arrivals:
             self._arrive()
             step = simulation.step()
             if step is None:
                 continue
             yield step
-            idle = 0 if step.total or step.finished else idle + 1
-            if idle >= _PATIENCE and not self._arrivals:
+            if progress.hopeless(step) and not self._arrivals:
                 self.stall = simulation.stall()
                 if self.stall:
                     return
