@@ -143,6 +143,14 @@ def test_steps_without_anyone_are_jumped_over() -> None:
     assert (played.steps, played.finished) == (2, 2)
 
 
+def test_a_request_that_outgrows_the_pool_is_said_to_be_stuck() -> None:
+    """It preempts itself, starts again and comes to the same point for ever."""
+    workload = Workload(items=(item("r", 100, 300),), pacing="closed loop", concurrency=1, title="")
+    played = play(scenario(blocks=10), workload, ())
+    assert played.finished == 0
+    assert played.stall is not None
+
+
 def test_a_request_that_never_fits_is_said_to_be_stuck() -> None:
     items = (item("big", 400, 2), item("small", 8, 2))
     workload = Workload(items=items, pacing="closed loop", concurrency=2, title="")

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hwtune.domain.errors import UsageError
+from hwtune.domain.scheduler.progress import Progress
 from hwtune.domain.scheduler.simulation import Simulation
 from hwtune.domain.scheduler.values import Request, Scenario, Stall, Step, Stretch
 from hwtune.domain.scheduler.workloads import Duration, WorkItem, Workload
-
-_PATIENCE_STEPS = 8
-"""Steps without a token after which nothing will ever move again."""
 
 
 class Watcher(Protocol):
@@ -147,7 +145,8 @@ def play(
     """
     pace = _pace(workload, duration)
     simulation = Simulation(replace(scenario, requests=()))
-    steps = finished = preemptions = idle = 0
+    progress = Progress()
+    steps = finished = preemptions = 0
     stall: Stall | None = None
     while True:
         for item in pace.due(simulation):
@@ -163,14 +162,14 @@ def play(
         pace.passed(step)
         preemptions += len(step.preempted)
         finished += len(step.finished)
-        idle = 0 if step.total or step.finished else idle + 1
         if step.total:
             steps += 1
             for watcher in watchers:
                 watcher.add(Stretch(first=step, count=1))
-        if idle >= _PATIENCE_STEPS and simulation.busy and pace.waits:
+        if progress.hopeless(step) and pace.waits:
             stall = simulation.stall()
-            break
+            if stall is not None:
+                break
     return Played(
         steps=steps,
         finished=finished,
