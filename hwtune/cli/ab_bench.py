@@ -20,6 +20,7 @@ from hwtune.cli.ab_bench_output import (
     deliver,
     rules_of,
 )
+from hwtune.cli.ab_bench_report import page_of, report
 from hwtune.cli.ab_bench_results import compare, export
 from hwtune.domain.errors import ANSWER_IS_NO, HwtuneError, UsageError
 from hwtune.domain.workload import Api
@@ -37,6 +38,7 @@ _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app.command("accuracy", context_settings=_PASS_THROUGH)(accuracy)
 app.command("buckets")(buckets)
+app.command("report")(report)
 app.command("compare")(compare)
 app.command("export")(export)
 
@@ -185,7 +187,7 @@ def _finish(session: Session, ready_timeout_s: float, delivery: Delivery) -> Non
     comparison = session.judge(judged=judged_by(delivery.rules)) if session.begun else None
     no = True
     if comparison is not None:
-        session.write(comparison, to_markdown(comparison))
+        session.write(comparison, to_markdown(comparison), page_of(session, comparison))
         no = deliver(comparison, delivery)
     if session.begun:
         _say_what_is_missing(session)

@@ -22,6 +22,7 @@ from hwtune.cli.ab_bench_output import (
 from hwtune.domain.errors import ANSWER_IS_NO, InputError
 
 if TYPE_CHECKING:
+    from hwtune.adapters.load.session import Session
     from hwtune.domain.bench import Comparison
     from hwtune.domain.fail_if import Rule
 
@@ -53,7 +54,7 @@ def compare(
     )
     rules = rules_of(fail_if)
     if candidate is None:
-        comparison = _judge_again(baseline, margin, confidence, rules)
+        _, comparison = judge_again(baseline, margin, confidence, rules)
     else:
         comparison = _judge_files(baseline, candidate, margin, confidence, rules)
     if deliver(comparison, Delivery(form, rules, junit, parquet)):
@@ -85,9 +86,17 @@ def _judge_files(
     )
 
 
-def _judge_again(
-    run_dir: Path, margin: float | None, confidence: float | None, rules: Sequence[Rule]
-) -> Comparison:
+def judge_again(
+    run_dir: Path,
+    margin: float | None = None,
+    confidence: float | None = None,
+    rules: Sequence[Rule] = (),
+) -> tuple[Session, Comparison]:
+    """A run of ours, judged from what is on disk.
+
+    Raises:
+        InputError: no run, a damaged one, or nothing was measured yet.
+    """
     from hwtune.adapters.load.session import Session
     from hwtune.domain.bench_values import metrics_of
     from hwtune.domain.fail_if import check_rules, judged_by
@@ -102,7 +111,7 @@ def _judge_again(
     if comparison is None:
         message = f"{run_dir}: nothing was measured yet"
         raise InputError(message)
-    return comparison
+    return session, comparison
 
 
 def export(

@@ -82,6 +82,8 @@ class ServerComparison:
     """What makes either side unfit for any comparison."""
     unseen: tuple[str, ...] = ()
     """What could differ unnoticed, because a side does not record it."""
+    same_values: tuple[tuple[str, str], ...] = ()
+    """The same facts, with what A states."""
 
     @property
     def fair(self) -> bool:
@@ -133,6 +135,7 @@ def compare_servers(a: Evidence, b: Evidence, *, declared: Iterable[str]) -> Ser
         same=tuple(same),
         problems=(*_problems("A", a), *_problems("B", b)),
         unseen=(*_unseen("A", a), *_unseen("B", b)),
+        same_values=tuple((fact, left[fact]) for fact in same),
     )
 
 

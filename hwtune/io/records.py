@@ -19,6 +19,7 @@ DESIGN_FILE = "design.json"
 REQUESTS_FILE = "requests.jsonl"
 COMPARISON_FILE = "comparison.json"
 REPORT_FILE = "report.md"
+PAGE_FILE = "report.html"
 
 
 class RequestJournal:

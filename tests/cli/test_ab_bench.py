@@ -48,7 +48,10 @@ def test_a_run_writes_its_files_and_says_what_the_answer_is(tmp_path: Path) -> N
     assert result.exit_code == 1, result.output
     assert "slower" in result.stdout and "Tier 100-200" in result.stdout
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"design.json", "requests.jsonl", "comparison.json", "report.md"}
+    assert names == {
+        *("design.json", "requests.jsonl"),
+        *("comparison.json", "report.md", "report.html"),
+    }
     comparison = json.loads((tmp_path / "run" / "comparison.json").read_text())
     assert comparison["scope"] == "serving"
     assert {m["verdict"]["kind"] for m in comparison["tiers"][0]["metrics"]} == {"slower"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html.parser
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from hwtune.domain.scheduler.workloads import WorkItem, Workload, parse_request
 from hwtune.report.step_table import step_table
 from hwtune.report.tables import Format, render
 from hwtune.report.timeline import timeline_html
+from tests.support import BROWSER, drawn
 
 PREFILL = KernelSpec(
     name="vendor_prefill",
@@ -36,9 +35,6 @@ LAYER = LayerTraits(
     dtype="bfloat16",
     kv_cache_dtype="auto",
     block_size=16,
-)
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 
 
@@ -169,10 +165,8 @@ def test_a_browser_draws_it(tmp_path: Path) -> None:
         "document.body.dataset.lit = String(lit > 20);</script></body>"
     )
     path.write_text(page.replace("</body>", probe), encoding="utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'browser'}", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert 'data-ready="6"' in done.stdout
-    assert 'data-lit="true"' in done.stdout
-    assert "decode: 1 tokens, cursor 4 to 5" in done.stdout
-    assert "vendor_prefill</b> 2 steps, 33.3 %" in done.stdout
+    document_drawn = drawn(path, tmp_path / "browser")
+    assert 'data-ready="6"' in document_drawn
+    assert 'data-lit="true"' in document_drawn
+    assert "decode: 1 tokens, cursor 4 to 5" in document_drawn
+    assert "vendor_prefill</b> 2 steps, 33.3 %" in document_drawn

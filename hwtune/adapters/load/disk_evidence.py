@@ -13,10 +13,12 @@ from hwtune.adapters.load.arms import verify_arm
 from hwtune.domain.bench import ARMS, ArmProof, Gate, RequestRecord
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm, LaunchPlan
+from hwtune.domain.server_compare import PAGE_FACTS, ServerComparison, compare_servers
 from hwtune.domain.validity import gate, plan_difference_gate
 from hwtune.domain.workload import Design
 from hwtune.io.plans import PLAN_FILE, read_plan
 from hwtune.io.run_dir import STATUS_FILE
+from hwtune.io.run_evidence import collect
 
 PLAN_GATE = "arms differ only in what was declared"
 
@@ -51,6 +53,20 @@ def server_dirs(
         for path, start, end in zip(found, starts, [*starts, None][1:], strict=True)
         if start is None or any(start <= time < (end or time + 1.0) for time in times)
     ]
+
+
+def arms_side_by_side(
+    design: Design, run_dir: Path, records: Sequence[RequestRecord]
+) -> ServerComparison | None:
+    """What differs between the last servers of both arms; None when one left no evidence."""
+    dirs = [server_dirs(arm, design, run_dir, records) for arm in ARMS]
+    if not all(dirs):
+        return None
+    try:
+        baseline, candidate = (collect(found[-1]) for found in dirs)
+    except InputError:
+        return None
+    return compare_servers(baseline, candidate, declared=PAGE_FACTS)
 
 
 def plan_gates(design: Design, run_dir: Path, records: Sequence[RequestRecord]) -> tuple[Gate, ...]:

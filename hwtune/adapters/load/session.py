@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
-from hwtune.adapters.load.disk_evidence import plan_gates, proofs_on_disk, worse
+from hwtune.adapters.load.disk_evidence import arms_side_by_side, plan_gates, proofs_on_disk, worse
 from hwtune.adapters.load.runner import Progress, Runner
 from hwtune.domain.bench import (
     ARMS,
@@ -25,12 +25,14 @@ from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
 from hwtune.domain.pairing import next_attempts
 from hwtune.domain.prefix_cache import cache_gates
+from hwtune.domain.server_compare import ServerComparison
 from hwtune.domain.so_far import BlockNews, block_line, standing
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
 from hwtune.io.cache_readings import append_readings, read_readings
 from hwtune.io.records import (
     DESIGN_FILE,
+    PAGE_FILE,
     REPORT_FILE,
     RequestJournal,
     read_requests,
@@ -191,10 +193,15 @@ class Session:
             for (phase, tier), count in counts.items()
         )
 
-    def write(self, comparison: Comparison, report: str) -> None:
-        """``comparison.json`` and ``report.md``."""
+    def write(self, comparison: Comparison, report: str, page: str) -> None:
+        """``comparison.json``, ``report.md`` and ``report.html``."""
         write_comparison(comparison, self.run_dir)
         write_text(self.run_dir / REPORT_FILE, report)
+        write_text(self.run_dir / PAGE_FILE, page)
+
+    def arms_side_by_side(self) -> ServerComparison | None:
+        """What differs between the arms' servers; None when one left no evidence."""
+        return arms_side_by_side(self.design, self.run_dir, read_requests(self.run_dir))
 
 
 def _any_measured(records: Iterable[RequestRecord]) -> bool:
