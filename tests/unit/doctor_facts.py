@@ -99,12 +99,13 @@ def machine(**changes: Any) -> MachineFacts:
         "cgroup_cpus": None,
         "container": None,
         "spaces": (room,),
-        "limits": (Limit(name="open files", soft=65536, hard=65536),),
+        "limits": (Limit(name="open files", soft=65536),),
         "processes": (),
         "shared_files": (),
         "hidden_processes": 0,
         "listening": (),
         "device_files": (),
+        "forbidden_files": (),
     }
     return MachineFacts(**values | changes)
 

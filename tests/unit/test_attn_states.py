@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -9,6 +11,11 @@ import pytest
 from hwtune.domain.attn_states import attn_state_checks, attn_states, describe
 from hwtune.domain.check_kernels import tallies
 from hwtune.domain.evidence import Evidence, KernelCount, Mark, Place
+from hwtune.domain.markers import check
+from hwtune.io.counters import CounterFile
+from hwtune.io.plans import write_plan
+from hwtune.io.run_evidence import collect
+from hwtune.report.markers import report_to_json, report_to_text
 from tests.unit.test_planning_ascend import plan
 
 FIA = "npu_fused_infer_attention_score"
@@ -95,6 +102,42 @@ def test_a_plan_that_counts_wants_counted_steps(
     evidence = Evidence(counts=counts, plan=plan(counting=True), marks=(mark,) if marked else ())
     (check,) = attn_state_checks(evidence, require=require)
     assert (check.status, check.reason) == (status, reason)
+
+
+def test_a_run_directory_with_counts_in_every_format(tmp_path: Path) -> None:
+    counting = plan(counting=True)
+    write_plan(counting, tmp_path)
+    counters = CounterFile(tmp_path, counting.nonce)
+    for kernel, outcome, state, calls in (
+        ("attn_state", "returned", "DecodeOnly", 61),
+        ("attn_state", "stored", "DecodeOnly", 61),
+        ("forward_impl", "called", "DecodeOnly", 244),
+        (FIA, "called", "DecodeOnly", 244),
+    ):
+        counters.view[counters.slot(kernel, outcome, state)] += calls
+    (tmp_path / "server.log").write_text(
+        "(Worker pid=9) INFO 11-30 06:51:47 [runtime.py:70] hwtune[n] observing "
+        "backend=vllm-ascend version=0.18.0\n"
+        "(Worker pid=9) INFO 11-30 06:51:49 [runtime.py:70] hwtune[n] counting "
+        "target=NPUModelRunner._build_attn_state version=0.18.0\n"
+    )
+    evidence = collect(tmp_path)
+    report = check(evidence, counting.expect, require_kernel_hits=True)
+    checks = {item.name: item for item in report.checks}
+    assert checks["attn_state"].status == checks["plugin"].status == "passed"
+    assert checks["attn_state"].evidence[0].line == 2
+    text = "steps: DecodeOnly 61; calls: npu_fused_infer_attention_score in DecodeOnly 244"
+    assert f"PASS attn_state: {text}" in " ".join(report_to_text(report, evidence).split())
+    data = json.loads(report_to_json(report, evidence))
+    assert data["attn_states"] == {
+        "processes": 1,
+        "returned": {"DecodeOnly": 61},
+        "stored": {"DecodeOnly": 61},
+        "calls": [{"operator": FIA, "state": "DecodeOnly", "called": 244, "recorded": 0}],
+        "forwards": 244,
+    }
+    assert data["kernels"] == []
+    assert evidence.value("plugins_loaded") == ("hwtune",)
 
 
 def test_a_plan_that_does_not_count_is_not_asked() -> None:

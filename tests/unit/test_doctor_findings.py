@@ -124,10 +124,33 @@ def test_an_unhealthy_npu() -> None:
     assert "910B2 1/0" in found.text
 
 
+def test_devices_of_two_architectures() -> None:
+    mixed = outputs.ROCMINFO_DCU.stdout.replace("gfx936", "gfx928", 1)
+    commands = {"rocminfo": outputs.said(outputs.ROCMINFO_DCU.argv, mixed)}
+    found = finding(examine(facts(commands, DCU_PYTHON)), "mixed-devices")
+    assert found.text == "devices of 2 architectures are visible: gfx928, gfx936"
+
+
+def test_every_profile_that_was_not_chosen_says_why() -> None:
+    lines = finding(examine(facts(DCU, DCU_PYTHON)), "profile").evidence
+    reasons = {line.source: line.text for line in lines if line.source.startswith("profile ")}
+    assert reasons["profile cpu"] == "it is for cpu, the device is rocm"
+    assert "the device is gfx936" in reasons["profile gfx942"]
+    assert "profile gfx936" not in reasons
+
+
+def test_a_device_file_that_this_user_may_not_open() -> None:
+    closed = machine(device_files=("/dev/kfd",), forbidden_files=("/dev/kfd",))
+    found = finding(examine(facts(DCU, DCU_PYTHON, machine=closed)), "forbidden-rocm")
+    assert found.status == "problem"
+    assert "video, render" in found.advice
+
+
 def process(**changes: Any) -> ProcessFacts:
     values: dict[str, Any] = {
         "pid": 500,
         "parent": 1,
+        "parent_name": "systemd",
         "name": "VLLM::EngineCor",
         "command": "VLLM::EngineCore",
         "state": "S",
@@ -150,6 +173,26 @@ def test_an_engine_whose_server_is_gone_is_shown_with_its_id() -> None:
     assert found.status == "problem"
     assert found.advice.endswith("kill 500")
     assert "holds /dev/kfd" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("parent", ["python3.11", "pt_main_thread", "ray::RayWorker"])
+def test_an_engine_of_somebodys_script_is_no_orphan(parent: str) -> None:
+    """vllm.LLM in a script: the parent lives, and its command line names no server."""
+    engine = process(parent=77, parent_name=parent)
+    found = statuses(examine(facts(machine=machine(processes=(engine,)))))
+    assert "orphans" not in found
+    assert found["servers"] == "warning"
+
+
+def test_an_engine_that_a_shell_collected_is_an_orphan() -> None:
+    engine = process(parent=77, parent_name="bash")
+    assert "orphans" in statuses(examine(facts(machine=machine(processes=(engine,)))))
+
+
+def test_stuck_processes_are_told_apart_from_running_ones() -> None:
+    stuck = process(parent=499, state="D")
+    report = examine(facts(machine=machine(processes=(SERVER, stuck))))
+    assert finding(report, "stuck").status == "warning"
 
 
 def test_an_engine_with_its_server_is_no_orphan() -> None:
@@ -229,10 +272,10 @@ def test_a_read_only_or_full_place() -> None:
 
 def test_limits_that_are_too_low() -> None:
     limits = (
-        Limit(name="open files", soft=1024, hard=1024),
-        Limit(name="address space", soft=8 * GIB, hard=None),
-        Limit(name="processes", soft=None, hard=None),
-        Limit(name="locked memory", soft=65536, hard=65536),
+        Limit(name="open files", soft=1024),
+        Limit(name="address space", soft=8 * GIB),
+        Limit(name="processes", soft=None),
+        Limit(name="locked memory", soft=65536),
     )
     found = statuses(examine(facts(machine=machine(limits=limits, cgroup_cpus=1.0))))
     assert found["limit-open-files"] == "warning"

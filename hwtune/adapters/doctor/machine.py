@@ -30,6 +30,7 @@ def read_machine(port: int) -> MachineFacts:
     """Everything that can be read without a command."""
     memory = _meminfo()
     table = read_processes(port)
+    files = sorted(p for name in _DEVICE_FILES for p in Path("/dev").glob(name))
     return MachineFacts(
         cpus=len(os.sched_getaffinity(0)),
         memory_total_bytes=memory.get("MemTotal"),
@@ -44,9 +45,8 @@ def read_machine(port: int) -> MachineFacts:
         shared_files=_shared_files(table),
         hidden_processes=table.hidden,
         listening=table.listening,
-        device_files=tuple(
-            sorted(str(p) for name in _DEVICE_FILES for p in Path("/dev").glob(name))
-        ),
+        device_files=tuple(map(str, files)),
+        forbidden_files=tuple(str(p) for p in files if not os.access(p, os.R_OK | os.W_OK)),
     )
 
 
@@ -130,10 +130,8 @@ def _space(purpose: str, path: Path) -> Space:
 
 
 def _limit(name: str, kind: int) -> Limit:
-    soft, hard = (
-        None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(kind)
-    )
-    return Limit(name=name, soft=soft, hard=hard)
+    soft, _ = resource.getrlimit(kind)
+    return Limit(name=name, soft=None if soft == resource.RLIM_INFINITY else soft)
 
 
 def _shared_files(table: ProcessTable) -> tuple[SharedFile, ...]:

@@ -125,6 +125,7 @@ def _process(
     return ProcessFacts(
         pid=int(folder.name),
         parent=int(fields[1]),
+        parent_name=_name(folder.parent / fields[1]),
         name=name,
         command=without_secrets(command)[:_COMMAND_CHARACTERS],
         state=fields[0],
@@ -133,6 +134,13 @@ def _process(
         devices=tuple(sorted(target for target in opened if _DEVICE.match(target))),
         ports=tuple(sorted(listeners[inode] for inode in inodes if inode in listeners)),
     )
+
+
+def _name(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _age_s(started_ticks: int) -> float:

@@ -21,7 +21,7 @@ _IMPORTS = {
     "'available', torch.npu.is_available())",
     "triton": "import triton; print('triton', triton.__version__)",
     "vllm": "import vllm; from vllm.platforms import current_platform as p; "
-    "print('vllm', vllm.__version__, 'platform', type(p).__name__)",
+    "print('vllm', vllm.__version__, 'platform', p.__class__.__name__)",
 }
 """Package -> what to run to see whether it imports, and what it then says of the machine."""
 

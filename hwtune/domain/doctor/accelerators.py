@@ -205,6 +205,16 @@ def _files(facts: Facts, kind: DeviceKind, mine: Sequence[Device]) -> Iterator[F
             evidence=(Line(source="/dev", line=None, text=" ".join(there[:8])),),
             advice=f"install or mount {' or '.join(_first_words(kind))}, then look again",
         )
+    closed = [path for path in facts.machine.forbidden_files if path.startswith(names)]
+    if closed:
+        yield Finding(
+            id=f"forbidden-{kind}",
+            topic="accelerator",
+            status="problem",
+            text=f"this user may not open {', '.join(closed[:4])}: the {_KINDS[kind]} cannot be used",
+            evidence=(Line(source="/dev", line=None, text=" ".join(closed[:8])),),
+            advice="add the user to the group of the file (video, render, HwHiAiUser)",
+        )
     if mine and not there:
         yield Finding(
             id=f"no-device-file-{kind}",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from hwtune.domain.doctor.accelerators import accelerator_findings, devices, processes
 from hwtune.domain.doctor.ascend import ascend_findings, library_findings
 from hwtune.domain.doctor.engine import engine_findings
 from hwtune.domain.doctor.environment import environment_findings
+from hwtune.domain.doctor.imports import import_findings
 from hwtune.domain.doctor.leftovers import leftover_findings
 from hwtune.domain.doctor.limits import limit_findings
 from hwtune.domain.doctor.plugins import plugin_findings
@@ -36,7 +37,7 @@ def diagnose(
         *engine_findings(facts, target),
         *ascend_findings(facts, target),
         *library_findings(facts, target),
-        *_deep(facts),
+        *import_findings(facts, target),
         *environment_findings(facts, target),
         *plugin_findings(facts, target),
         *leftover_findings(facts, target, found, processes(facts)),
@@ -49,20 +50,6 @@ def diagnose(
         findings=findings,
         commands=tuple(facts.commands.values()),
     )
-
-
-def _deep(facts: Facts) -> Iterator[Finding]:
-    """Imports that were tried in child processes."""
-    for package, output in facts.deep.items():
-        last = output.stdout.strip().splitlines()[-1:] or ["no output"]
-        yield Finding(
-            id=f"import-{package}",
-            topic="engine",
-            status="ok" if output.answered else "unknown" if output.timed_out else "problem",
-            text=f"import {package}: {last[0] if output.answered else output.failure}"[:300],
-            evidence=(output.find(last[0]) if output.answered else output.failed(),),
-            advice="" if output.answered else "the findings above say what is missing",
-        )
 
 
 def _summary(findings: Sequence[Finding]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hwtune.domain.doctor.nvidia import driver_cuda
+from hwtune.domain.doctor.packages import package_findings
 from hwtune.domain.doctor.profile_fit import Target
 from hwtune.domain.doctor.records import (
     DeviceKind,
@@ -13,12 +15,8 @@ from hwtune.domain.doctor.records import (
     Finding,
     Line,
     PythonFacts,
-    Requirement,
     Status,
 )
-
-CORE = ("torch", "torch-npu", "triton", "triton-rocm", "triton-ascend")
-"""Compiled against one another: a version that is not the pinned one breaks at import or later."""
 
 _FORKS = (
     (re.compile(r"\+.*das"), "Hygon DAS fork (DTK)", "rocm"),
@@ -32,8 +30,10 @@ _FORKS = (
 """Local part of a version -> what it is, and the device it is for. Seen: 0.9.2+das.opt1.dtk25041,
 0.18.1+das, 0.11.0+rocm700, 0.10.2+cu129, 0.15.0+cpu, 0.11.0+empty."""
 
+_FIRST_WITH_REGISTRY = (0, 13)
+"""vLLM attention/backends/registry.py, since 0.18 v1/attention/backends/registry.py."""
+
 _TORCH_BUILD = re.compile(r"^(?P<name>cuda|hip)\b[^=\n]*=\s*(?P<value>\S.*)$", re.MULTILINE)
-_MACHINES = ("x86_64", "aarch64", "ppc64le", "s390x", "riscv64")
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -84,10 +84,9 @@ def engine_findings(facts: Facts, target: Target) -> Iterator[Finding]:
     yield from _vllm(python)
     yield from _for_device(python, target)
     yield from _torch(python)
+    yield from _driver(facts, python)
     yield from _triton(python, target)
-    yield from _pins(python)
-    yield from _machine(python)
-    yield from _shadowed(python)
+    yield from package_findings(python)
 
 
 def _vllm(python: PythonFacts) -> Iterator[Finding]:
@@ -114,6 +113,16 @@ def _vllm(python: PythonFacts) -> Iterator[Finding]:
         evidence=(_line(owner),),
     )
     yield from _half_upgraded(python, owner)
+    if (0,) < release(owner.version) < _FIRST_WITH_REGISTRY:
+        yield Finding(
+            id="vllm-old",
+            topic="engine",
+            status="warning",
+            text=f"vLLM {owner.version} has no registry of attention backends: hwtune's plugin "
+            "refuses there, and serves no candidate",
+            evidence=(_line(owner),),
+            advice="derive-page and verify-markers work; serve needs 0.13 or newer",
+        )
 
 
 def _half_upgraded(python: PythonFacts, owner: Distribution) -> Iterator[Finding]:
@@ -219,6 +228,24 @@ def _torch(python: PythonFacts) -> Iterator[Finding]:
     )
 
 
+def _driver(facts: Facts, python: PythonFacts) -> Iterator[Finding]:
+    """A driver serves CUDA up to its own major version; newer minor ones are compatible."""
+    file, driver = python.file("torch/version.py"), driver_cuda(facts.output("nvidia-header"))
+    match = file and re.search(r"^cuda\b[^=\n]*=\s*'(\d+)\.(\d+)", file.text, re.MULTILINE)
+    if not match or file is None or driver is None:
+        return
+    (major, minor), line = driver
+    fits = int(match[1]) <= major
+    yield Finding(
+        id="cuda-driver",
+        topic="engine",
+        status="ok" if fits else "problem",
+        text=f"torch is built for CUDA {match[1]}.{match[2]}, the driver serves {major}.{minor}",
+        evidence=(Line(source=file.path, line=None, text=match[0]), line),
+        advice="" if fits else f"update the driver, or install a torch for CUDA {major}",
+    )
+
+
 def _triton(python: PythonFacts, target: Target) -> Iterator[Finding]:
     owners = python.owners("triton")
     if len(owners) > 1:
@@ -239,71 +266,6 @@ def _triton(python: PythonFacts, target: Target) -> Iterator[Finding]:
             text="triton is not installed: neither vLLM's Triton backend nor hwtune's kernels run",
             evidence=(Line(source=python.executable, line=None, text="no package triton"),),
             advice="install the triton that your torch names as its requirement",
-        )
-
-
-def _pins(python: PythonFacts) -> Iterator[Finding]:
-    """What a distribution of interest pins and does not get."""
-    for distribution in python.distributions:
-        for requirement in distribution.requires:
-            if requirement.satisfied is not True and requirement.installed is not None:
-                yield _pin(distribution, requirement)
-
-
-def _pin(distribution: Distribution, requirement: Requirement) -> Finding:
-    core = requirement.name in CORE
-    broken: Status = "problem" if core else "warning"
-    verdict = "wants" if requirement.satisfied is False else "may not accept (not evaluated):"
-    return Finding(
-        id=f"pin-{distribution.name}-{requirement.name}",
-        topic="engine",
-        status="unknown" if requirement.satisfied is None else broken,
-        text=f"{distribution.name} {distribution.version} {verdict} {requirement.text}; "
-        f"installed is {requirement.name} {requirement.installed}",
-        evidence=(
-            Line(
-                source=f"METADATA of {distribution.name}",
-                line=None,
-                text=f"Requires-Dist: {requirement.text}",
-            ),
-        ),
-        advice="install the pinned version; compiled parts were built against it" if core else "",
-    )
-
-
-def _machine(python: PythonFacts) -> Iterator[Finding]:
-    """A wheel for another processor installs by hand and fails at import."""
-    for distribution in python.distributions:
-        machines = {m for tag in distribution.tags for m in _MACHINES if tag.endswith(m)}
-        if machines and python.machine not in machines:
-            yield Finding(
-                id=f"wheel-{distribution.name}",
-                topic="engine",
-                status="problem",
-                text=f"{distribution.name} {distribution.version} is built for "
-                f"{', '.join(sorted(machines))}; this Python runs on {python.machine}",
-                evidence=(
-                    Line(
-                        source=f"WHEEL of {distribution.name}",
-                        line=None,
-                        text=f"Tag: {distribution.tags[0]}",
-                    ),
-                ),
-                advice=f"install the {python.machine} wheel, or the image of that architecture",
-            )
-
-
-def _shadowed(python: PythonFacts) -> Iterator[Finding]:
-    """``python -m vllm…`` looks into the working directory first: a checkout there wins."""
-    if python.shadowing:
-        yield Finding(
-            id="shadowed",
-            topic="engine",
-            status="problem",
-            text=f"{python.shadowing[0]} is imported instead of the installed package when a "
-            "server is started from here",
-            evidence=tuple(Line(source=p, line=None, text="exists") for p in python.shadowing),
-            advice="start from another directory",
         )
 
 

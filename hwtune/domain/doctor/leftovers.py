@@ -26,6 +26,9 @@ _WORKER = re.compile(r"EngineCore|VLLM::|VLLM.*Worker|Worker_[TD]P|RayWorkerWrap
 """Names that vLLM's own processes give themselves; ``ps`` cuts them to 15 letters
 (``VLLM::EngineCor``)."""
 
+_STARTS_ENGINES = re.compile(r"python|pypy|pt_main|vllm|ray|gunicorn|uvicorn", re.IGNORECASE)
+"""Names of programs that start engines as children of their own."""
+
 _USED_SHARE = 0.05
 """Share of a device's memory that drivers and an idle context stay below."""
 
@@ -73,10 +76,16 @@ def _looked(facts: Facts) -> Line:
 
 
 def _is_orphan(process: ProcessFacts, servers: Sequence[ProcessFacts]) -> bool:
-    """An engine or worker whose server is gone: SIGKILL of the API server leaves them."""
+    """An engine or worker whose server is gone: SIGKILL of the API server leaves them.
+
+    Orphans belong to init, or to whatever collects them (systemd, a container's init, a shell). A
+    Python program as parent is no server by name and may well be one: ``vllm.LLM`` in a script.
+    """
     parents = {server.pid for server in servers}
-    return bool(_WORKER.search(f"{process.name} {process.command}")) and (
-        process.parent not in parents
+    return (
+        bool(_WORKER.search(f"{process.name} {process.command}"))
+        and process.parent not in parents
+        and not _STARTS_ENGINES.match(process.parent_name)
     )
 
 

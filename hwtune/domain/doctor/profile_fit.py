@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hwtune.domain.doctor.records import Device, DeviceKind, Finding, Status
+from hwtune.domain.doctor.records import Device, DeviceKind, Finding, Line, Status
 from hwtune.domain.hardware import HardwareProfile
 
 
@@ -62,6 +62,32 @@ def profile_findings(
         yield _named(target.profile, target, found, profiles)
     elif target.device is not None:
         yield _unnamed(target, target.device, profiles)
+    yield from _mixed(target, found)
+
+
+def _mixed(target: Target, found: Sequence[Device]) -> Iterator[Finding]:
+    """One server over devices of two architectures compiles and times for neither."""
+    mine = [device for device in found if device.kind == target.kind]
+    archs = dict.fromkeys(device.arch for device in mine if device.arch)
+    if len(archs) > 1:
+        yield Finding(
+            id="mixed-devices",
+            topic="profile",
+            status="warning",
+            text=f"devices of {len(archs)} architectures are visible: {', '.join(archs)}",
+            evidence=tuple(device.evidence for device in mine[:4]),
+            advice="show a server one kind (CUDA_, HIP_ or ASCEND_RT_VISIBLE_DEVICES)",
+        )
+
+
+def why_not(profile: HardwareProfile, device: Device) -> str:
+    """Why a profile is not for a device, in a few words; empty when it is."""
+    if is_for(profile, device):
+        return ""
+    if profile.device != device.kind:
+        return f"it is for {profile.device}, the device is {device.kind}"
+    names = ", ".join((profile.name, *profile.aliases))
+    return f"it names {names}, the device is {device.arch or 'of an unstated architecture'}"
 
 
 def _named(
@@ -102,22 +128,31 @@ def _named(
 
 def _unnamed(target: Target, device: Device, profiles: Sequence[HardwareProfile]) -> Finding:
     if target.profile is not None:
-        return _finding("ok", f"profile {target.profile.name} fits {_label(device)}", target)
-    if device.arch is None:
-        return _finding(
+        found = _finding("ok", f"profile {target.profile.name} fits {_label(device)}", target)
+    elif device.arch is None:
+        found = _finding(
             "unknown",
             f"{device.name}: its architecture is not stated, so no profile was chosen",
             target,
             "name one with --profile",
         )
-    kin = [profile.name for profile in profiles if profile.device == device.kind]
-    return _finding(
-        "warning",
-        f"no profile is for {_label(device)}; of the same kind: {', '.join(kin) or 'none'}",
-        target,
-        "copy the nearest one, change what differs, name its sources, and pass the file "
-        "with --profile",
-    )
+    else:
+        kin = [profile.name for profile in profiles if profile.device == device.kind]
+        found = _finding(
+            "warning",
+            f"no profile is for {_label(device)}; of the same kind: {', '.join(kin) or 'none'}",
+            target,
+            "copy the nearest one, change what differs, name its sources, and pass the file "
+            "with --profile",
+        )
+    return replace(found, evidence=(*found.evidence, *_reasons(profiles, device)))
+
+
+def _reasons(profiles: Sequence[HardwareProfile], device: Device) -> Iterator[Line]:
+    for profile in profiles:
+        reason = why_not(profile, device)
+        if reason:
+            yield Line(source=f"profile {profile.name}", line=None, text=reason)
 
 
 def _fitting(found: Sequence[Device], profiles: Sequence[HardwareProfile]) -> str | None:

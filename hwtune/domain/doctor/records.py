@@ -46,8 +46,7 @@ class CommandOutput:
     argv: tuple[str, ...]
     stdout: str = ""
     failure: str | None = None
-    """Why there is no usable answer: not installed, no answer in time, an exit status with the
-    first line of its message; None when it ended with status 0."""
+    """Not installed, no answer in time, an exit status with its message; None for status 0."""
     installed: bool = True
     timed_out: bool = False
 
@@ -63,10 +62,9 @@ class CommandOutput:
 
     def find(self, text: str) -> Line:
         """The first line that holds ``text``; the command alone when none does."""
-        for number, line in enumerate(self.stdout.splitlines(), start=1):
-            if text in line:
-                return Line(source=self.command, line=number, text=line.strip())
-        return Line(source=self.command, line=None, text="")
+        lines = enumerate(self.stdout.splitlines(), start=1)
+        number, line = next(((at, line) for at, line in lines if text in line), (None, ""))
+        return Line(source=self.command, line=number, text=line.strip())
 
     def failed(self) -> Line:
         """The failure as evidence."""
@@ -74,7 +72,6 @@ class CommandOutput:
 
 
 NOT_ASKED = CommandOutput(argv=("-",), failure="not asked", installed=False)
-"""Stands for a command that was not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +160,7 @@ class PythonFacts:
     plugins: tuple[PluginEntry, ...]
     files: tuple[TextFile, ...]
     bundled_libraries: tuple[str, ...]
-    """File names in ``torch/lib`` and the like: loaded by name before they are needed, which a
-    linker outside cannot see."""
+    """File names in ``torch/lib`` and the like, which a linker outside cannot see."""
     native: tuple[str, ...]
     """Paths of shared objects whose own dependencies are worth checking."""
     shadowing: tuple[str, ...]
@@ -189,9 +185,11 @@ class ProcessFacts:
 
     pid: int
     parent: int
+    parent_name: str
+    """Empty when the parent is gone or hidden."""
     name: str
     command: str
-    """Its command line, shortened, secrets replaced."""
+    """Shortened, secrets replaced."""
     state: str
     """One letter of ``/proc/<pid>/stat``: R, S, D (uninterruptible), Z (zombie) …"""
     age_s: float
@@ -211,8 +209,7 @@ class SharedFile:
     size_bytes: int
     age_s: float
     mapped: bool | None
-    """Whether a process that we may look into has it mapped or open; None when some process
-    could not be looked into."""
+    """Whether some process has it mapped or open; None when some could not be looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +226,10 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A resource limit; None is unlimited."""
+    """A resource limit in force; None is unlimited."""
 
     name: str
     soft: int | None
-    hard: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +257,8 @@ class MachineFacts:
     """TCP ports that something listens on, whoever it is."""
     device_files: tuple[str, ...]
     """``/dev/kfd``, ``/dev/davinci0``, ``/dev/nvidia0`` …"""
+    forbidden_files: tuple[str, ...]
+    """Those of them that this user may not open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
