@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, KernelCount, Mark, Place
 from hwtune.domain.launch import Expectation
+from hwtune.domain.rank_hits import left_out, rank_tallies, seen_by_rank
 
 NOT_VERIFIED = "nonce not verified; pass --nonce or --run-dir"
 _CALL_REASONS = (
@@ -108,7 +109,11 @@ def _kernel(evidence: Evidence, kernel: str, *, require_hits: bool) -> Check:
     status: CheckStatus = "failed" if require_hits else "skipped"
     seen = _without_hit(counted) or "0 calls"
     if counted.hits:
-        status, seen, reason = "passed", f"{counted.hits} calls", ""
+        ranks = rank_tallies(evidence, kernel)
+        missing = left_out(ranks, is_call_reason)
+        status, seen, reason = "passed", seen_by_rank(ranks), ""
+        if missing:
+            status, reason = "failed", "; ".join(missing)
     elif first and not evidence.has_counters and evidence.nonce_verified:
         seen = "first hit logged; no counters, so the number of calls is unknown"
         status, reason = "passed", ""

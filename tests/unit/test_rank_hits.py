@@ -1,0 +1,68 @@
+"""A kernel must be hit on every rank, not only somewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwtune.domain.check_kernels import is_call_reason
+from hwtune.domain.collecting import EvidenceCollector
+from hwtune.domain.evidence import Evidence, KernelCount
+from hwtune.domain.rank_hits import left_out, rank_tallies, seen_by_rank
+from hwtune.io.marker_sets import load_markers
+
+LINE = "({name} pid={pid}) INFO 11-30 06:51:47 [runtime.py:62] hwtune[n] layer bound name=l.3 x=1\n"
+PAGE = "page 784 not a multiple of 64"
+
+
+def count(process: int, outcome: Any, calls: int, reason: str = "", **more: Any) -> KernelCount:
+    values: dict[str, Any] = {"nonce": "n", "kernel": "page_decode", "host": "a", **more}
+    return KernelCount(process=process, outcome=outcome, reason=reason, calls=calls, **values)
+
+
+def evidence(
+    *counts: KernelCount, names: tuple[str, ...] = ("Worker_TP0", "Worker_TP1")
+) -> Evidence:
+    collector = EvidenceCollector(load_markers(), nonce="n")
+    log = "".join(LINE.format(name=name, pid=pid) for pid, name in enumerate(names, start=1))
+    collector.feed_blocks("server.log", [(0, log.encode())])
+    return collector.evidence(counts=counts, has_counters=True, plan=None, status=None, notes=())
+
+
+def test_each_rank_is_named_as_vllm_names_it() -> None:
+    ranks = rank_tallies(evidence(count(1, "hit", 3), count(2, "hit", 4)), "page_decode")
+    assert seen_by_rank(ranks) == "7 calls (3 in Worker_TP0, 4 in Worker_TP1)"
+    assert left_out(ranks, is_call_reason) == ()
+
+
+def test_one_process_is_not_named() -> None:
+    ranks = rank_tallies(evidence(count(1, "hit", 3)), "page_decode")
+    assert seen_by_rank(ranks) == "3 calls"
+
+
+def test_a_rank_that_always_falls_back_is_left_out() -> None:
+    ranks = rank_tallies(evidence(count(1, "hit", 3), count(2, "fallback", 9, PAGE)), "page_decode")
+    (text,) = left_out(ranks, is_call_reason)
+    assert text == f"no counted call in Worker_TP1: 9 fell back: {PAGE}"
+
+
+@pytest.mark.parametrize(
+    "idle", [count(2, "fallback", 9, "query longer than 1"), count(2, "fallback", 0, PAGE)]
+)
+def test_a_rank_that_got_no_such_request_is_not_left_out(idle: KernelCount) -> None:
+    ranks = rank_tallies(evidence(count(1, "hit", 3), idle), "page_decode")
+    assert left_out(ranks, is_call_reason) == ()
+
+
+def test_another_pipeline_stage_may_hold_layers_that_refuse() -> None:
+    found = evidence(
+        *(count(1, "hit", 3), count(2, "fallback", 9, "sliding window")),
+        names=("Worker_PP0", "Worker_PP1"),
+    )
+    assert left_out(rank_tallies(found, "page_decode"), is_call_reason) == ()
+
+
+def test_one_process_id_on_two_nodes_is_two_ranks() -> None:
+    found = evidence(count(1, "hit", 3), count(1, "fallback", 9, PAGE, host="b"))
+    assert len(left_out(rank_tallies(found, "page_decode"), is_call_reason)) == 1
