@@ -60,18 +60,19 @@ def attend_tile(
         highest = tl.maximum(maxima, tl.max(scores, axis=1))
     else:
         highest = tl.maximum(maxima, tl.max(scores, axis=1) * scale)
-    if MASKED or EXACT:
-        # A row that sees nothing yet: any finite maximum keeps its weights at zero.
-        highest = tl.where(highest > float("-inf"), highest, 0.0)
+    shift = highest
+    if MASKED:
+        # A row that has seen nothing yet keeps -inf as its maximum, but must not subtract it.
+        shift = tl.where(highest > float("-inf"), highest, 0.0)
     if EXACT:
-        weights = tl.exp(scores - highest[:, None])
-        fade = tl.exp(maxima - highest)
+        weights = tl.exp(scores - shift[:, None])
+        fade = tl.exp(maxima - shift)
     elif SOFT_CAP:
-        weights = tl.exp2(scores - highest[:, None])
-        fade = tl.exp2(maxima - highest)
+        weights = tl.exp2(scores - shift[:, None])
+        fade = tl.exp2(maxima - shift)
     else:
-        weights = tl.exp2(scores * scale - highest[:, None])
-        fade = tl.exp2(maxima - highest)
+        weights = tl.exp2(scores * scale - shift[:, None])
+        fade = tl.exp2(maxima - shift)
     sums = sums * fade + tl.sum(weights, axis=1)
     weighted = weighted * fade[:, None]
     weighted += tl.dot(weights.to(values.dtype), values)

@@ -1,7 +1,7 @@
-"""vLLM's own generic Triton attention, loaded from its two files without vLLM around them.
+"""vLLM's own generic Triton attention, loaded from its files without vLLM around them.
 
 Where vLLM finds no GPU driver it replaces Triton by a placeholder, so its kernel can neither be
-interpreted nor compiled for another machine through vLLM itself. Here the two files are loaded by
+interpreted nor compiled for another machine through vLLM itself. Here the files are loaded by
 path, with the few names they import stood in for; the kernel and the launcher that picks its
 constants are vLLM's, unchanged. It is the baseline of every comparison and the oracle of ``exact``.
 """
@@ -93,6 +93,53 @@ def launches(
     return tuple(recorded)
 
 
+def rocm_launches(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    output: torch.Tensor,
+    *,
+    query_start: torch.Tensor,
+) -> tuple[Launch, ...]:
+    """What vLLM's ROCM_ATTN, its default on AMD, launches for decode on a page like 784 or 832.
+
+    K and V are only looked at for their shape: ROCM_ATTN keeps them in layouts of its own
+    (``[num_blocks, kv_heads, head_size / x, page, x]`` and ``[num_blocks, kv_heads, head_size,
+    page]``), which are made up here on the same device.
+
+    Raises:
+        GenericUnavailableError: no vLLM, or one whose file this loader does not know.
+    """
+    num_blocks, page, num_kv_heads, head_size = key_pages.shape
+    pack = 16 // key_pages.element_size()
+    keys = key_pages.new_empty(num_blocks, num_kv_heads, head_size // pack, page, pack)
+    one = torch.ones(1, dtype=torch.float32, device=query.device)
+    module = _load_rocm()
+    recorded: list[Launch] = []
+    with _stand_ins(), _recording(module, recorded, ("kernel_paged_attention_2d",)):
+        module.chunked_prefill_paged_decode(
+            query=query,
+            key=query[:, :num_kv_heads],
+            value=query[:, :num_kv_heads],
+            output=output,
+            kv_cache_dtype="auto",
+            key_cache=keys,
+            value_cache=keys.new_empty(num_blocks, num_kv_heads, head_size, page),
+            block_table=block_table,
+            query_start_loc=query_start,
+            seq_lens=seq_lens,
+            max_seq_len=block_table.shape[1] * page,
+            max_query_len=1,
+            k_scale=one,
+            v_scale=one,
+            sm_scale=scale,
+        )
+    return tuple(recorded)
+
+
 class _Recorder:
     """Stands where a kernel stood: keeps what it would have been launched with."""
 
@@ -118,8 +165,10 @@ class _Recorder:
 
 
 @contextmanager
-def _recording(module: Any, recorded: list[Launch]) -> Iterator[None]:
-    kernels = {name: getattr(module, name) for name in _KERNELS}
+def _recording(
+    module: Any, recorded: list[Launch], names: tuple[str, ...] = _KERNELS
+) -> Iterator[None]:
+    kernels = {name: getattr(module, name) for name in names}
     for name, kernel in kernels.items():
         setattr(module, name, _Recorder(kernel, recorded))
     try:
@@ -130,7 +179,23 @@ def _recording(module: Any, recorded: list[Launch]) -> Iterator[None]:
 
 
 @functools.cache
-def _load() -> types.ModuleType:
+def _load() -> Any:
+    module = _load_from("triton_attention_helpers", "triton_unified_attention")
+    names = getattr(getattr(module, "unified_attention", None), "__code__", None)
+    known = names is not None and names.co_varnames[: len(_FIRST_NAMES)] == _FIRST_NAMES
+    if not known or not all(hasattr(module, name) for name in _KERNELS):
+        message = f"{module.__file__} is not the one of vLLM 0.28 to 0.32"
+        raise GenericUnavailableError(message)
+    return module
+
+
+@functools.cache
+def _load_rocm() -> Any:
+    return _load_from("chunked_prefill_paged_decode")
+
+
+def _load_from(*files: str) -> Any:
+    """The last of the files, loaded after the others."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.submodule_search_locations is None:
         message = "vLLM is not installed here, so there is no generic kernel to compare with"
@@ -138,18 +203,11 @@ def _load() -> types.ModuleType:
     root = Path(next(iter(spec.submodule_search_locations))) / _OPS
     try:
         with _stand_ins():
-            _module("vllm.v1.attention.ops.triton_attention_helpers", root)
-            module = _module("vllm.v1.attention.ops.triton_unified_attention", root)
-        code = module.unified_attention.__code__
-        known = code.co_varnames[: len(_FIRST_NAMES)] == _FIRST_NAMES
-        known = known and all(hasattr(module, name) for name in _KERNELS)
+            modules = [_module(f"vllm.v1.attention.ops.{file}", root) for file in files]
     except (OSError, ImportError, AttributeError) as error:
         message = f"vLLM's generic kernel cannot be loaded from {root}: {error}"
         raise GenericUnavailableError(message) from error
-    if not known:
-        message = f"{root}/triton_unified_attention.py is not the one of vLLM 0.28 to 0.32"
-        raise GenericUnavailableError(message)
-    return module
+    return modules[-1]
 
 
 def _module(name: str, root: Path) -> types.ModuleType:
@@ -176,22 +234,24 @@ class _KVQuantMode(enum.IntEnum):
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    """What the two files import of vLLM; vLLM itself, where loaded, is put back afterwards."""
+    """What the files import of vLLM; vLLM itself, where loaded, is put back afterwards."""
     platform = types.SimpleNamespace(
         fp8_dtype=lambda: torch.float8_e4m3fn,
         is_device_capability_family=lambda family: False,
     )
-    logger = types.SimpleNamespace(warning=print, info=print, debug=print)
+    logger = types.SimpleNamespace(warning_once=lambda *text: None)
     contents: dict[str, dict[str, Any]] = {
-        "vllm": {"__path__": []},
+        "vllm": {"__path__": [], "_custom_ops": None},
         "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
         "vllm.logger": {"init_logger": lambda name: logger},
-        "vllm.platforms": {"current_platform": platform},
+        "vllm.platforms": {"__path__": [], "current_platform": platform},
+        "vllm.platforms.rocm": {"use_rocm_custom_paged_attention": lambda *call: False},
         "vllm.triton_utils": {"tl": tl, "triton": triton},
         "vllm.v1": {"__path__": []},
         "vllm.v1.kv_cache_interface": {"KVQuantMode": _KVQuantMode},
         "vllm.v1.attention": {"__path__": []},
         "vllm.v1.attention.ops": {"__path__": []},
+        "vllm.v1.attention.ops.prefix_prefill": {"context_attention_fwd": None},
     }
     saved = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_vllm(name)}
     try:

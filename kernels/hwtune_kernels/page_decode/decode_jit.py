@@ -209,9 +209,6 @@ def page_decode_kernel(
             mask=row_used[:, None],
         )
     else:
-        if not EXACT:
-            # A row that saw nothing here must not raise the maximum of all segments.
-            maxima = tl.where(sums > 0.0, maxima, float("-inf"))
         place = ((first_token + row_token) * NUM_HEADS + row_head) * SEGMENTS + segment
         place = place.to(tl.int64)
         tl.store(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+from hwtune_kernels.tuning import tuning_from
 
 HEAD_SIZES = (64, 128, 256)
 """The head dimension is one tile wide, so it must be a power of two; these are tested."""
@@ -19,7 +21,7 @@ EXACT_SEGMENTS = 16
 class Tuning:
     """Launch constants of one target. They live in the hardware profile, not here."""
 
-    tile_tokens: int = 64
+    tile_tokens: int = 32
     """Upper bound; the tile used is the largest power of two that divides the page, up to this."""
     num_warps: int = 4
     num_stages: int = 2
@@ -32,18 +34,6 @@ class Tuning:
         """What the launch is told."""
         return {"num_warps": self.num_warps, "num_stages": self.num_stages}
 
-    def tile_of(self, block_size: int) -> int:
-        """Tokens per tile at this page.
-
-        Raises:
-            ValueError: the page is not a multiple of 16.
-        """
-        divisor = block_size & -block_size
-        if divisor < EXACT_TILE_TOKENS:
-            message = f"page {block_size} is not a multiple of {EXACT_TILE_TOKENS}"
-            raise ValueError(message)
-        return min(divisor, self.tile_tokens, LARGEST_TILE_TOKENS)
-
     def segments_of(self, num_sequences: int, num_kv_heads: int) -> int:
         """Parts each sequence is cut into: a power of two that depends on the batch alone.
 
@@ -54,24 +44,14 @@ class Tuning:
 
 
 def tuning_of(values: Mapping[str, int]) -> Tuning:
-    """A profile's ``[kernels.tuning]`` table; absent keys keep their defaults.
+    """A profile's ``[kernels.tuning]`` table.
 
     Raises:
-        ValueError: an unknown key, or a value that is not a power of two where one is needed.
+        ValueError: an unknown key or a value that the kernel cannot be launched with.
     """
-    known = {field.name for field in fields(Tuning)}
-    unknown = sorted(set(values) - known)
-    if unknown:
-        message = f"page_decode has no tuning {unknown[0]!r}; known: {', '.join(sorted(known))}"
-        raise ValueError(message)
-    tuning = Tuning(**values)
-    for name in ("tile_tokens", "num_warps", "max_segments"):
-        value = getattr(tuning, name)
-        if value < 1 or value & (value - 1):
-            message = f"page_decode tuning {name} must be a power of two, not {value}"
-            raise ValueError(message)
-    if tuning.tile_tokens < EXACT_TILE_TOKENS or tuning.num_stages < 1 or tuning.programs < 1:
-        message = f"page_decode tuning out of range: {tuning}"
+    tuning = tuning_from(Tuning, values, ("tile_tokens", "num_warps", "max_segments"))
+    if not EXACT_TILE_TOKENS <= tuning.tile_tokens <= LARGEST_TILE_TOKENS:
+        message = f"tuning tile_tokens must be 16, 32 or 64, not {tuning.tile_tokens}"
         raise ValueError(message)
     return tuning
 

@@ -15,6 +15,7 @@ from hwtune_kernels.page_decode import spec
 from hwtune_kernels.page_decode.decode_jit import merge_segments_kernel, page_decode_kernel
 from hwtune_kernels.page_decode.spec import Tuning
 from hwtune_kernels.triton_call import Launch, check_tensors, upcast
+from hwtune_kernels.tuning import tile_of
 
 _MERGE_BLOCK = 32
 """Head dimensions per program of the merge, so that 64 segments stay in registers."""
@@ -130,7 +131,7 @@ def launches(
     if reason is not None:
         raise ValueError(reason)
     chosen = tuning or Tuning()
-    tile = spec.EXACT_TILE_TOKENS if exact else chosen.tile_of(block_size)
+    tile = spec.EXACT_TILE_TOKENS if exact else tile_of(block_size, chosen.tile_tokens)
     segments = spec.EXACT_SEGMENTS if exact else chosen.segments_of(num_sequences, num_kv_heads)
     scratch = _scratch(query, segments)
     group = num_heads // num_kv_heads
