@@ -9,12 +9,22 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def tuning_from(kind: type[T], values: Mapping[str, int], powers_of_two: tuple[str, ...]) -> T:
+def tuning_from(
+    kind: type[T],
+    values: Mapping[str, int],
+    powers_of_two: tuple[str, ...],
+    switches: tuple[str, ...] = (),
+) -> T:
     """A tuning of this kind; absent keys keep their defaults.
 
+    Args:
+        kind: a dataclass of whole numbers.
+        values: what a profile says.
+        powers_of_two: keys whose value must be one.
+        switches: keys that are 0 or 1.
+
     Raises:
-        ValueError: an unknown key, a value below 1, or one that is not a power of two where the
-            kernel needs one.
+        ValueError: an unknown key, or a value that such a key cannot have.
     """
     shape: Any = kind
     known = [field.name for field in fields(shape)]
@@ -22,10 +32,14 @@ def tuning_from(kind: type[T], values: Mapping[str, int], powers_of_two: tuple[s
         if name not in known:
             message = f"no tuning is called {name!r}; known: {', '.join(sorted(known))}"
             raise ValueError(message)
-        if value < 1:
+        if name in switches:
+            if value not in (0, 1):
+                message = f"tuning {name} must be 0 or 1, not {value}"
+                raise ValueError(message)
+        elif value < 1:
             message = f"tuning {name} must be at least 1, not {value}"
             raise ValueError(message)
-        if name in powers_of_two and value & (value - 1):
+        elif name in powers_of_two and value & (value - 1):
             message = f"tuning {name} must be a power of two, not {value}"
             raise ValueError(message)
     return kind(**values)

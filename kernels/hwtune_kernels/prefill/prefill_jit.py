@@ -43,6 +43,7 @@ def tiled_prefill_kernel(
     HAS_SINKS: tl.constexpr,
     FP8: tl.constexpr,
     UPCAST: tl.constexpr,
+    PEEL: tl.constexpr,
 ):
     """Grid ``(blocks of the longest query, num_kv_heads, num_sequences)``.
 
@@ -102,7 +103,8 @@ def tiled_prefill_kernel(
         tile_begin = tl.maximum(context + start + 1 - WINDOW, 0) // TILE
     tile_end = tl.cdiv(context + stop, TILE)
     # Tiles that the first token, and so every row, sees whole need no mask.
-    full_end = (context + start + 1) // TILE
+    MASK_ALL: tl.constexpr = WINDOW > 0 or not PEEL
+    full_end = tile_end if MASK_ALL else (context + start + 1) // TILE
     for page in range(tile_begin // TILES_PER_PAGE, tl.cdiv(full_end, TILES_PER_PAGE)):
         block = tl.load(table_row + page).to(tl.int64)
         key_page = key_head + block * key_stride_page
@@ -125,36 +127,37 @@ def tiled_prefill_kernel(
                 score_scale,
                 cap,
                 TILE,
-                WINDOW > 0,
+                MASK_ALL,
                 WINDOW,
                 SOFT_CAP,
                 False,
             )
     # The diagonal: keys that some rows of the block see and others do not.
-    for tile in tl.range(tl.maximum(tile_begin, full_end), tile_end, num_stages=1):
-        page = tile // TILES_PER_PAGE
-        block = tl.load(table_row + page).to(tl.int64)
-        first = (tile - page * TILES_PER_PAGE) * TILE
-        maxima, sums, weighted = attend_tile(
-            queries,
-            maxima,
-            sums,
-            weighted,
-            key_head + block * key_stride_page + first * key_stride_token,
-            value_head + block * value_stride_page + first * value_stride_token,
-            key_offsets,
-            value_offsets,
-            tile * TILE,
-            visible,
-            context + stop,
-            score_scale,
-            cap,
-            TILE,
-            True,
-            WINDOW,
-            SOFT_CAP,
-            False,
-        )
+    if not MASK_ALL:
+        for tile in tl.range(tl.maximum(tile_begin, full_end), tile_end, num_stages=1):
+            page = tile // TILES_PER_PAGE
+            block = tl.load(table_row + page).to(tl.int64)
+            first = (tile - page * TILES_PER_PAGE) * TILE
+            maxima, sums, weighted = attend_tile(
+                queries,
+                maxima,
+                sums,
+                weighted,
+                key_head + block * key_stride_page + first * key_stride_token,
+                value_head + block * value_stride_page + first * value_stride_token,
+                key_offsets,
+                value_offsets,
+                tile * TILE,
+                visible,
+                context + stop,
+                score_scale,
+                cap,
+                TILE,
+                True,
+                WINDOW,
+                SOFT_CAP,
+                False,
+            )
 
     if FP8:
         weighted = weighted * tl.load(value_scale_ptr)

@@ -20,6 +20,9 @@ class Tuning:
     """Rows of a program's tile: query tokens times the query heads of a KV head."""
     tile_tokens: int = 32
     """Upper bound; the tile used is the largest power of two that divides the page, up to this."""
+    peel: int = 0
+    """1: tiles on the diagonal have a loop of their own, and the other loop no masks. 0: one loop
+    with masks, which needs fewer registers: at 128 rows and head size 256 the other spills."""
     num_warps: int = 8
     num_stages: int = 2
 
@@ -35,7 +38,7 @@ def tuning_of(values: Mapping[str, int]) -> Tuning:
     Raises:
         ValueError: an unknown key or a value that the kernel cannot be launched with.
     """
-    tuning = tuning_from(Tuning, values, ("rows", "tile_tokens", "num_warps"))
+    tuning = tuning_from(Tuning, values, ("rows", "tile_tokens", "num_warps"), ("peel",))
     if not 16 <= tuning.rows <= 256 or not 16 <= tuning.tile_tokens <= 128:
         message = f"tuning out of range (16 to 256 rows, 16 to 128 tile_tokens): {tuning}"
         raise ValueError(message)

@@ -138,6 +138,7 @@ def launches(
             "HAS_SINKS": sinks is not None,
             "FP8": fp8,
             "UPCAST": upcast(query),
+            "PEEL": bool(chosen.peel),
         },
         options=chosen.options,
     )

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 
 _LABEL = re.compile(r"^(\.?L\w+):")
+_SASS_CONTROL = re.compile(r"^[0-9a-f-]+:[^\t]*\t")
+"""What Triton prints before each SASS instruction: barriers, yield and stall cycles."""
 _BRANCH = re.compile(r"\b(?:BRA\S*|s_c?branch\w*)\b.*?(\.?LBB\w+)")
 _MATRIX = re.compile(r"\b(?:HMMA|HGMMA|v_mfma|v_wmma)")
 _WIDE_LOAD = re.compile(
@@ -77,9 +79,7 @@ def _parse(listing: str) -> tuple[list[str], dict[str, int]]:
     instructions: list[str] = []
     labels: dict[str, int] = {}
     for line in listing.splitlines():
-        text = line.rpartition("\t")[2] if ";" in line and "\t" in line else line
-        text = line if line.lstrip().startswith((".L", "L")) else text
-        text = text.partition(";")[0].strip()
+        text = _SASS_CONTROL.sub("", line).partition(";")[0].strip()
         label = _LABEL.match(text)
         if label:
             labels[label[1]] = len(instructions)
