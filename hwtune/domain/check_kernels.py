@@ -17,6 +17,7 @@ _CALL_REASONS = (
     "query longer than ",
     "padded or mixed batch",
     "context shorter than ",
+    "graph capture",
 )
 """How ``call_refusal`` (hwtune/domain/kernel.py) words what another request would change."""
 _PRESENT = ("registered", "observing", "counting")

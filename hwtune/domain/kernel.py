@@ -6,7 +6,7 @@ them can disagree about what a kernel takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 OBSERVED_ONLY = "observed only"
 """Reason of a call that a kernel would have taken in the candidate; counted in the baseline."""
@@ -31,6 +31,13 @@ class KernelConditions:
     num_heads: int | None = None
     num_kv_heads: int | None = None
     gqa_ratios: tuple[int, ...] = ()
+    sliding_window: bool = False
+    """Whether the kernel also computes layers with a sliding window."""
+    soft_cap: bool = False
+    sinks: bool = False
+    in_graphs: bool = False
+    """Whether a captured call may be replayed for other lengths and other sequences: only if the
+    kernel was chosen by what is the same in every replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,8 @@ class KernelSpec:
     when: KernelConditions
     source: str
     """Where the conditions come from."""
+    tuning: dict[str, int] = field(default_factory=dict)
+    """Launch constants of this device, found by tuning; empty leaves the kernel's defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,8 @@ class LayerTraits:
     soft_cap: bool = False
     sinks: bool = False
     kv_sharing: bool = False
+    chunked: bool = False
+    """Whether a window moves in chunks (``chunk_lookback``) instead of token by token."""
     unreadable_cache: str | None = None
     """Why the kernels cannot read this layer's cache; None when they can."""
 
@@ -80,16 +91,21 @@ class CallShape:
     causal: bool = True
     fused_output: bool = False
     """Whether the caller wants the output quantised in the same pass."""
+    other_mask: str = ""
+    """A mask besides causal and window that this call brings, e.g. ``multimodal prefix``."""
+    capturing: bool = False
+    """Whether a graph records the call instead of a device running it."""
 
 
 def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
     """Why the kernel can never take this layer, or None when it can."""
     checks = (
         (not layer.decoder, "not decoder attention"),
-        (layer.sliding_window, "sliding window"),
+        (layer.sliding_window and not when.sliding_window, "sliding window"),
+        (layer.chunked, "chunked attention"),
         (layer.alibi, "ALiBi"),
-        (layer.soft_cap, "soft cap"),
-        (layer.sinks, "attention sinks"),
+        (layer.soft_cap and not when.soft_cap, "soft cap"),
+        (layer.sinks and not when.sinks, "attention sinks"),
         (layer.kv_sharing, "KV sharing between layers"),
         (layer.unreadable_cache is not None, str(layer.unreadable_cache)),
         (
@@ -147,6 +163,10 @@ def call_refusal(when: KernelConditions, call: CallShape) -> str | None:
         return "padded or mixed batch"
     if call.context_len < when.min_context_len:
         return f"context shorter than {when.min_context_len}"
+    if call.capturing and not when.in_graphs:
+        return "graph capture"
+    if call.other_mask:
+        return call.other_mask
     if not call.causal:
         return "not causal"
     if call.fused_output:

@@ -56,6 +56,7 @@ def read_plan(path: Path) -> LaunchPlan:
         _check_types(plan)
         _check_types(plan.expect)
         for kernel in plan.kernels:
+            _check_types(kernel)
             _check_types(kernel.when)
         return plan
     except (TypeError, KeyError, AttributeError) as error:
@@ -63,7 +64,7 @@ def read_plan(path: Path) -> LaunchPlan:
         raise InputError(message) from None
 
 
-def _check_types(record: LaunchPlan | Expectation | KernelConditions) -> None:
+def _check_types(record: LaunchPlan | Expectation | KernelSpec | KernelConditions) -> None:
     """Raises TypeError for a field whose value is not of its declared type."""
     hints = typing.get_type_hints(type(record))
     for field in dataclasses.fields(record):

@@ -151,7 +151,7 @@ def _fits(value: object, hint: object) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
     if origin is dict:
-        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+        return isinstance(value, dict) and all(_fits(v, arguments[1]) for v in value.values())
     if origin is not None:
         return value in arguments
     if hint is float:

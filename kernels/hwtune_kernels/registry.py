@@ -5,8 +5,11 @@ and the table says where it lives. A name with a colon (``my_kernels.decode:Deco
 own: any importable module and a function or class in it. A class is instantiated without arguments,
 once per layer; the instance is what is called.
 
-Every implementation has the signature of :func:`hwtune_kernels.reference.paged_attention`, for
-one sequence, writes into ``output`` and returns None (or ``output`` itself).
+An implementation for the CPU has the signature of
+:func:`hwtune_kernels.reference.paged_attention`, for one sequence. One for a GPU has that of
+:func:`hwtune_kernels.reference.batched_paged_attention` plus ``max_query_len`` (int), for a batch;
+``window``, ``soft_cap``, ``sinks`` and the scales are given only where a layer has them. Either
+writes into ``output`` and returns None (or ``output`` itself).
 """
 
 from __future__ import annotations
@@ -14,13 +17,20 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 IMPLEMENTATIONS: dict[str, str] = {
     "prefill.cpu": "hwtune_kernels.prefill.cpu:prefill_attention",
+    "prefill.triton": "hwtune_kernels.prefill.triton:tiled_prefill",
     "decode.cpu": "hwtune_kernels.page_decode.cpu:page_decode_attention",
+    "decode.triton": "hwtune_kernels.page_decode.triton:page_decode",
 }
+TUNINGS: dict[str, str] = {
+    "prefill.triton": "hwtune_kernels.prefill.spec:tuning_of",
+    "decode.triton": "hwtune_kernels.page_decode.spec:tuning_of",
+}
+"""What reads the tuning table of an implementation; needs no torch."""
 
 
 def is_available(name: str) -> bool:
@@ -33,20 +43,42 @@ def is_available(name: str) -> bool:
         return False
 
 
-def load(name: str) -> Callable[..., Any]:
-    """The function of an implementation, or an instance of its class.
+def read_tuning(name: str, values: Mapping[str, int]) -> object:
+    """The tuning of an implementation as it takes it: its own record, or the plain table.
 
     Raises:
+        ValueError: an implementation of ours has no such tuning.
+    """
+    if name in TUNINGS:
+        read: Callable[[Mapping[str, int]], object] = _find(TUNINGS[name])
+        return read(values)
+    if name in IMPLEMENTATIONS and values:
+        message = f"{name} has nothing to tune, but is given {', '.join(sorted(values))}"
+        raise ValueError(message)
+    return dict(values)
+
+
+def load(name: str, tuning: Mapping[str, int] | None = None) -> Callable[..., Any]:
+    """The function of an implementation, or an instance of its class, with its tuning bound.
+
+    Raises:
+        ValueError: the implementation has no such tuning.
         KeyError: no such implementation in this release.
         ImportError: its backend (torch, Triton, a vendor library) is not installed.
         AttributeError: the user's module lacks what is named.
         TypeError: what is named cannot be called.
         Exception: whatever the user's module or class raises.
     """
-    module, _, path = (name if ":" in name else IMPLEMENTATIONS[name]).partition(":")
-    found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    found: Any = _find(name if ":" in name else IMPLEMENTATIONS[name])
     implementation = found() if isinstance(found, type) else found
     if not callable(implementation):
         message = f"{name} is a {type(implementation).__name__}, which cannot be called"
         raise TypeError(message)
+    if tuning:
+        return functools.partial(implementation, tuning=read_tuning(name, tuning))
     return implementation  # type: ignore[no-any-return]
+
+
+def _find(place: str) -> Any:  # noqa: ANN401 - whatever a module holds
+    module, _, path = place.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))

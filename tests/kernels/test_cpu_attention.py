@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -144,5 +145,7 @@ def test_the_yardstick_catches_a_wrong_kernel() -> None:
 def test_every_registered_implementation_loads() -> None:
     from hwtune_kernels import registry
 
+    triton = importlib.util.find_spec("triton") is not None
     for name in registry.IMPLEMENTATIONS:
-        assert callable(registry.load(name))
+        if triton or not name.endswith(".triton"):
+            assert callable(registry.load(name))

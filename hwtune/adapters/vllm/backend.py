@@ -81,7 +81,8 @@ class DispatchingImpl(CheckedCalls):
             if dispatcher is None:
                 traits = self.layer_traits(layer, query, kv_cache, metadata)
                 dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
-            return dispatcher.select(self._call_shape(metadata, fused_output))
+            shape = self._call_shape(metadata, fused_output, _is_capturing(query))
+            return dispatcher.select(shape)
         except Exception as error:
             # Law: nothing of ours may break a request. The layer is served by vLLM from now on.
             self._hwtune = LayerDispatcher(())
@@ -126,22 +127,25 @@ class DispatchingImpl(CheckedCalls):
     ) -> None:
         """Counts a call that the kernel served, and announces the first."""
         kernel.count_hit(capturing)
-        if not kernel.announced:
+        if not capturing and not kernel.announced:
             kernel.announced = True
             mark(
                 f"first hit kernel={kernel.name} query={metadata.max_query_len} "
                 f"context={self.context_len(metadata)} block_size={self.page_tokens(kv_cache)}"
             )
 
-    def _call_shape(self, metadata: Any, fused_output: bool) -> CallShape:
+    def _call_shape(self, metadata: Any, fused_output: bool, capturing: bool) -> CallShape:
         return CallShape(
             num_sequences=len(metadata.seq_lens),
             num_tokens=metadata.num_actual_tokens,
             max_query_len=metadata.max_query_len,
             context_len=self.context_len(metadata),
-            causal=bool(getattr(metadata, "causal", True))
+            # A tensor says it per sequence; to read it would synchronise.
+            causal=getattr(metadata, "causal", True) is True
             and getattr(metadata, "dynamic_causal", None) is None,
             fused_output=fused_output,
+            other_mask=self.other_mask(metadata),
+            capturing=capturing,
         )
 
     def layer_traits(
@@ -172,6 +176,10 @@ class DispatchingImpl(CheckedCalls):
         """
         return int(metadata.max_seq_len)
 
+    def other_mask(self, metadata: Any) -> str:
+        """A mask besides causal and window that the call brings; empty where there is none."""
+        return ""
+
     def page_tokens(self, kv_cache: torch.Tensor) -> int:
         """Tokens per page of the cache tensor that the kernels read."""
         raise NotImplementedError
@@ -190,18 +198,6 @@ class DispatchingImpl(CheckedCalls):
         Returns what the kernel returned: None, or the output it was given to write into.
         """
         raise NotImplementedError
-
-
-class TritonDispatch(DispatchingImpl):
-    """vLLM's Triton cache: ``[num_blocks, 2, block_size, num_kv_heads, head_size]``.
-
-    Not run on a GPU yet. This release ships no kernel for it: every call is counted as a
-    fall-back with that reason, and the layout alignment is what takes effect.
-    """
-
-    def page_tokens(self, kv_cache: torch.Tensor) -> int:
-        """Third dimension from the right of the cache."""
-        return int(kv_cache.shape[-3])
 
 
 def _require_own_output(returned: Any, output: torch.Tensor) -> None:
@@ -277,6 +273,8 @@ def _cpu_backend() -> type[Any]:
 @functools.cache
 def _triton_backend() -> type[Any]:
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
+
+    from hwtune.adapters.vllm.triton_dispatch import TritonDispatch
 
     backend = _subclass("HwtuneTritonAttentionBackend", TritonAttentionBackend, TritonDispatch)
     if current_plan().arm == "baseline":

@@ -17,11 +17,6 @@ from hwtune_kernels.static.compiling import TARGETS, Compiled, Target, compile_l
 from hwtune_kernels.triton_call import Launch
 
 PREFILL_TOKENS = 512
-TUNINGS: dict[str, Callable[[Mapping[str, int]], object]] = {
-    "decode.triton": decode_spec.tuning_of,
-    "prefill.triton": prefill_spec.tuning_of,
-}
-"""Implementation -> what reads its ``[kernels.tuning]`` table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
