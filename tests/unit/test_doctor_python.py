@@ -101,17 +101,18 @@ def test_an_installed_torch_npu_breaks_import_torch_where_cann_is_missing() -> N
 
 def test_missing_libraries_are_a_problem_where_they_are_needed() -> None:
     here = facts(environment=ascend_python(), libraries=(outputs.LDD_TORCH_NPU,))
-    found = finding(examine(here), "cann-libraries")
+    found = finding(examine(here), "libraries-torch_npu")
     assert found.status == "warning"
-    assert found.text.endswith("libhccl.so, libascendcl.so")
+    assert found.text == "torch_npu needs libhccl.so, libascendcl.so, not to be found here"
     there = replace(here, commands={**here.commands, **NPU})
-    assert finding(examine(there), "cann-libraries").status == "problem"
+    assert finding(examine(there), "libraries-torch_npu").status == "problem"
 
 
 def test_a_dtk_that_was_not_sourced() -> None:
     """The message of a failed start on gfx936: libgalaxyhip.so.5 cannot be opened."""
-    ldd = outputs.said(("ldd", "/t/libtorch_hip.so"), "\tlibgalaxyhip.so.5 => not found\n")
-    found = finding(examine(facts(libraries=(ldd,))), "library-libgalaxyhip.so.5")
+    path = "/usr/lib/python3/site-packages/torch/lib/libtorch_hip.so"
+    ldd = outputs.said(("ldd", path), "\tlibgalaxyhip.so.5 => not found\n")
+    found = finding(examine(facts(libraries=(ldd,))), "libraries-torch")
     assert found.status == "problem"
     assert "env.sh" in found.advice
 
@@ -121,6 +122,11 @@ def test_vllm_ascend_takes_over_a_machine_without_an_npu() -> None:
     found = finding(report, "platform-ascend")
     assert found.status == "problem"
     assert found.advice.startswith("export VLLM_PLUGINS=hwtune")
+    lora = replace(HWTUNE, name="lora", distribution="vllm")
+    loader = replace(ASCEND, name="ascend_model_loader", group=HWTUNE.group)
+    many = ascend_python(plugins=(HWTUNE, ASCEND, lora, loader))
+    advice = finding(examine(facts(environment=many)), "platform-ascend").advice
+    assert advice.startswith("export VLLM_PLUGINS=hwtune,lora, or")
     kept_out = facts(environment=ascend_python(), environ={"VLLM_PLUGINS": "hwtune"})
     assert "platform-ascend" not in statuses(examine(kept_out))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hwtune.domain.doctor.engine import release
+from hwtune.domain.doctor.libraries import missing_libraries, where_missing
 from hwtune.domain.doctor.npu import GENERATIONS
 from hwtune.domain.doctor.profile_fit import Target
 from hwtune.domain.doctor.records import Facts, Finding, Line, PythonFacts
@@ -14,7 +15,6 @@ AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """``0`` keeps torch from importing the entry points of ``torch.backends`` (torch 2.5 and newer)."""
 
 _DEVICE_TYPE = re.compile(r"__device_type__\s*=\s*['\"](\w+)['\"]")
-_CANN = ("libhccl", "libascendcl", "libacl_", "libge_runner", "libgraph", "libatb")
 
 
 def ascend_findings(facts: Facts, target: Target) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def _autoload(facts: Facts, python: PythonFacts) -> Iterator[Finding]:
     if not entries:
         return
     off = facts.environ.get(AUTOLOAD) == "0"
-    missing = [name for name in missing_libraries(facts) if name.startswith(_CANN)]
+    missing = missing_libraries(facts).get("torch_npu", ())
     setting = Line(
         source="environment", line=None, text=f"{AUTOLOAD}={facts.environ.get(AUTOLOAD, '(unset)')}"
     )
@@ -124,7 +124,7 @@ def _autoload(facts: Facts, python: PythonFacts) -> Iterator[Finding]:
             status="problem",
             text="`import torch` itself fails here: it autoloads torch_npu, which lacks "
             f"{missing[0]}",
-            evidence=(entry, setting, *_where(facts, missing[0])),
+            evidence=(entry, setting, *where_missing(facts, missing[0])),
             advice="source the toolkit's set_env.sh (/usr/local/Ascend/ascend-toolkit/set_env.sh); "
             f"where there is no NPU, export {AUTOLOAD}=0 or uninstall torch-npu",
         )
@@ -137,63 +137,3 @@ def _autoload(facts: Facts, python: PythonFacts) -> Iterator[Finding]:
             text=f"autoloading of torch_npu {reason}",
             evidence=(entry, setting),
         )
-
-
-def missing_libraries(facts: Facts) -> tuple[str, ...]:
-    """Shared libraries that no ``ldd`` of the environment's native parts found, each once.
-
-    What packages bring themselves (``torch/lib``, ``nvidia/*/lib``) is left out: it is loaded by
-    name before, and ldd does not know that.
-    """
-    own = set(facts.python.bundled_libraries) if facts.python else set()
-    names = (
-        text.split()[0]
-        for output in facts.libraries
-        for text in output.stdout.splitlines()
-        if text.rstrip().endswith("=> not found")
-    )
-    return tuple(dict.fromkeys(name for name in names if name not in own))
-
-
-def _where(facts: Facts, library: str) -> tuple[Line, ...]:
-    lines = (output.find(f"{library} => not found") for output in facts.libraries)
-    return tuple(line for line in lines if line.line is not None)[:1]
-
-
-def library_findings(facts: Facts, target: Target) -> Iterator[Finding]:
-    """Missing libraries of anything native, with what usually brings each."""
-    missing = missing_libraries(facts)
-    cann = [name for name in missing if name.startswith(_CANN)]
-    rest = [name for name in missing if not name.startswith(_CANN)]
-    if cann:
-        yield Finding(
-            id="cann-libraries",
-            topic="environment",
-            status="problem" if target.kind == "npu" else "warning",
-            text=f"the CANN libraries are not to be found: {', '.join(cann)}",
-            evidence=_where(facts, cann[0]),
-            advice="source /usr/local/Ascend/ascend-toolkit/set_env.sh (libatb: nnal/atb/set_env.sh)"
-            " in the shell that starts the server",
-        )
-    for name in rest:
-        advice = next((text for start, text in _BRINGS if name.startswith(start)), "")
-        yield Finding(
-            id=f"library-{name}",
-            topic="environment",
-            status="problem",
-            text=f"{name} is needed by the installed packages and not to be found",
-            evidence=_where(facts, name),
-            advice=advice or f"install what brings {name}, or add its folder to LD_LIBRARY_PATH",
-        )
-
-
-_BRINGS = (
-    ("libgalaxyhip", "source the DTK's env.sh in the shell that starts the server"),
-    ("libamdhip64", "install ROCm of torch's version, or add its lib folder to LD_LIBRARY_PATH"),
-    ("libcuda.so", "the NVIDIA driver is not visible here: docker run --gpus all …"),
-    ("libcudart", "torch brings it: import torch first, or install the CUDA runtime wheel"),
-    ("libhip", "source the environment of ROCm or the DTK"),
-    ("libroc", "source the environment of ROCm or the DTK"),
-    ("libnuma", "install libnuma1"),
-)
-"""Library -> what brings it. libgalaxyhip: DTK's HIP runtime, seen in a failed start on gfx936."""

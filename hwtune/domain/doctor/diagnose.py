@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hwtune.domain.doctor.accelerators import accelerator_findings, devices, processes
-from hwtune.domain.doctor.ascend import ascend_findings, library_findings
+from hwtune.domain.doctor.ascend import ascend_findings
 from hwtune.domain.doctor.engine import engine_findings
 from hwtune.domain.doctor.environment import environment_findings
 from hwtune.domain.doctor.imports import import_findings
 from hwtune.domain.doctor.leftovers import leftover_findings
+from hwtune.domain.doctor.libraries import library_findings
 from hwtune.domain.doctor.limits import limit_findings
 from hwtune.domain.doctor.plugins import plugin_findings
 from hwtune.domain.doctor.profile_fit import choose, profile_findings

@@ -41,7 +41,7 @@ def plugin_findings(facts: Facts, target: Target) -> Iterator[Finding]:
     platforms = [p for p in python.plugins if p.group == PLATFORM]
     yield _listed(general + platforms, names, evidence)
     yield from _own(python, general, names, evidence)
-    yield from _platforms(platforms, names, target, evidence)
+    yield from _platforms(python, platforms, names, target, evidence)
     yield from _unknown(python, names, evidence)
 
 
@@ -91,6 +91,7 @@ def _own(
 
 
 def _platforms(
+    python: PythonFacts,
     platforms: Sequence[PluginEntry],
     names: tuple[str, ...] | None,
     target: Target,
@@ -108,14 +109,18 @@ def _platforms(
             evidence=(*(_line(entry) for entry in loaded), *evidence),
             advice=f"name the one you want in {ALLOWED}",
         )
+    general = [entry for entry in python.plugins if entry.group == GENERAL]
     for entry in platforms:
-        yield from _platform(entry, names, target, evidence)
+        others = [item.name for item in general if item.distribution != entry.distribution]
+        kept = [name for name in names or (*others, "hwtune") if name != entry.name]
+        yield from _platform(entry, names, target, kept, evidence)
 
 
 def _platform(
     entry: PluginEntry,
     names: tuple[str, ...] | None,
     target: Target,
+    kept: Sequence[str],
     evidence: tuple[Line, ...],
 ) -> Iterator[Finding]:
     device = _UNPROBED.get(entry.name)
@@ -123,7 +128,6 @@ def _platform(
     if device is None:
         return
     if loads(entry, names) and target.kind != device:
-        others = [name for name in names or () if name != entry.name] or ["hwtune"]
         yield Finding(
             id=f"platform-{entry.name}",
             topic="plugins",
@@ -131,7 +135,7 @@ def _platform(
             text=f"the platform plugin {entry.name} takes vLLM over on this machine, which has no "
             f"{device}: it does not look for its device first",
             evidence=lines,
-            advice=f"export {ALLOWED}={','.join(others)}, or uninstall {entry.distribution}",
+            advice=f"export {ALLOWED}={','.join(dict.fromkeys(kept))}, or uninstall {entry.distribution}",
         )
     elif not loads(entry, names) and target.kind == device:
         yield Finding(
