@@ -201,7 +201,7 @@ LSCPU = said(
 
 # SEEN: torch_npu 2.13.0 on a machine without CANN.
 LDD_TORCH_NPU = said(
-    ("ldd", "/site-packages/torch_npu/lib/libtorch_npu.so"),
+    ("ldd", "/lib/python3/site-packages/torch_npu/lib/libtorch_npu.so"),
     "\tlinux-vdso.so.1 (0x00007f5aa0a69000)\n\tlibhccl.so => not found\n"
     "\tlibascendcl.so => not found\n\tlibtorch_cpu.so => not found\n\tlibc10.so => not found\n"
     "\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f5a9a720000)\n",

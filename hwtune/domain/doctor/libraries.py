@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
 from hwtune.domain.doctor.profile_fit import Target
 from hwtune.domain.doctor.records import Facts, Finding, Line
@@ -39,10 +38,9 @@ def missing_libraries(facts: Facts) -> Mapping[str, tuple[str, ...]]:
 
 
 def _package(path: str) -> str:
-    """The folder below site-packages; the file's own where there is none."""
-    parts = PurePosixPath(path).parts
-    after = parts.index("site-packages") + 1 if "site-packages" in parts else -2
-    return parts[after].partition(".")[0] if len(parts) > abs(after) else path
+    """The folder below site-packages; the path itself where there is none."""
+    below = path.partition("/site-packages/")[2]
+    return below.partition("/")[0].partition(".")[0] or path
 
 
 def where_missing(facts: Facts, library: str) -> tuple[Line, ...]:
