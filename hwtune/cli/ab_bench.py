@@ -64,6 +64,10 @@ def serving(
     arrival: Annotated[
         Literal["poisson", "constant"] | None, typer.Option(help="Gaps of an open loop.")
     ] = None,
+    arrivals: Annotated[
+        Path | None,
+        typer.Option(help="Trace to replay: Azure or BurstGPT CSV, Mooncake JSON lines."),
+    ] = None,
     endpoint: Annotated[
         Api, typer.Option(help="chat: text of about the tier's length, not token ids.")
     ] = "completions",

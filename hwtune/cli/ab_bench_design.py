@@ -11,11 +11,21 @@ import typer
 from hwtune.cli import ab_bench_options as options
 from hwtune.domain.bench_metrics import Goal
 from hwtune.domain.errors import UsageError
-from hwtune.domain.workload import DEFAULT_TIERS, Arrival, Design, check_design
+from hwtune.domain.workload import (
+    DEFAULT_TIERS,
+    TRACE_TIER,
+    Arrival,
+    Arrived,
+    Design,
+    Tier,
+    check_design,
+)
 
 _GOAL = re.compile(r"(?P<metric>ttft|tpot|e2el):(?P<ms>\d+(?:\.\d+)?)")
 _FEWEST_NOISE_BLOCKS = 6
 _MOST_REPEATS = 8
+_TRACE_WARM_UP_TOKENS = 2
+"""Least answer: TPOT needs two tokens."""
 
 
 def design_of(context: typer.Context) -> Design:
@@ -35,6 +45,7 @@ def design_of(context: typer.Context) -> Design:
     aa_pairs = options.check_aa(given["aa"])
     if given["noise_floor"]:
         aa_pairs = max(aa_pairs, _FEWEST_NOISE_BLOCKS)
+    trace = _trace(context)
     design = Design(
         model=options.required_model(given["model"], mode, given["profile"]),
         profile=given["profile"],
@@ -48,13 +59,14 @@ def design_of(context: typer.Context) -> Design:
         verify_tls=not given["insecure"],
         api_key_variable=given["api_key_env"],
         vocab_size=_vocabulary(given),
-        tiers=options.tiers_of(given["tier"] or DEFAULT_TIERS),
+        tiers=_tiers(given, trace),
         pairs=given["blocks"],
-        prompts_per_tier=given["prompts_per_tier"],
-        output_tokens=given["output_tokens"],
+        prompts_per_tier=len(trace) or given["prompts_per_tier"],
+        output_tokens=_TRACE_WARM_UP_TOKENS if trace else given["output_tokens"],
         concurrency=given["concurrency"],
         arrival=_arrival(context),
         rate_per_s=given["rate"],
+        trace=trace,
         goals=goals,
         aa_pairs=aa_pairs,
         repeats=min(_MOST_REPEATS, given["prompts_per_tier"]) if aa_pairs else 0,
@@ -77,8 +89,48 @@ def _vocabulary(given: Mapping[str, Any]) -> int:
     return options.vocabulary(given["model"], given["vocab_size"])
 
 
+def _trace(context: typer.Context) -> tuple[Arrived, ...]:
+    """The requests to replay; with --prompts-per-tier the first so many.
+
+    Raises:
+        UsageError: options that the trace decides.
+        InputError: no trace of a known form.
+    """
+    path = context.params["arrivals"]
+    if path is None:
+        return ()
+    for name in ("tier", "output_tokens", "arrival", "concurrency"):
+        if options.on_command_line(context, name):
+            message = f"--arrivals and --{name.replace('_', '-')}: the trace decides that"
+            raise UsageError(message)
+    from hwtune.io.arrivals import read_trace
+
+    limited = options.on_command_line(context, "prompts_per_tier")
+    found = read_trace(path, context.params["prompts_per_tier"] if limited else None)
+    return tuple(
+        Arrived(
+            due_s=item.arrival_ms / 1e3,
+            prompt_tokens=item.prompt_tokens,
+            output_tokens=max(_TRACE_WARM_UP_TOKENS, item.output_tokens),
+            parts=item.prefix_names,
+            part_tokens=item.prefix_name_tokens,
+        )
+        for item in found.items
+    )
+
+
+def _tiers(given: Mapping[str, Any], trace: Sequence[Arrived]) -> tuple[Tier, ...]:
+    if not trace:
+        return options.tiers_of(given["tier"] or DEFAULT_TIERS)
+    least = min(arrived.prompt_tokens for arrived in trace)
+    most = max(arrived.prompt_tokens + arrived.output_tokens for arrived in trace)
+    return (Tier(name=TRACE_TIER, least_tokens=least, most_tokens=most),)
+
+
 def _arrival(context: typer.Context) -> Arrival:
     rate, arrival = context.params["rate"], context.params["arrival"]
+    if context.params["arrivals"] is not None:
+        return "trace"
     if arrival is not None and rate is None:
         message = f"--arrival {arrival} needs --rate, in requests per second"
         raise UsageError(message)

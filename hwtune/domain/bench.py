@@ -65,6 +65,8 @@ class RequestRecord:
     """From the server's usage."""
     output_tokens: int | None = None
     """From the server's usage."""
+    asked_tokens: int | None = None
+    """Output tokens that were asked for."""
     chunk_times_s: tuple[float, ...] = ()
     """Arrival of each chunk that carries a token; a chunk may carry several."""
     chunk_tokens: tuple[int, ...] = ()

@@ -78,11 +78,13 @@ def _conditions(design: Design) -> dict[str, str]:
         "mode": design.mode,
         "load": load_text(design),
         "endpoint": "/v1/chat/completions" if design.endpoint == "chat" else "/v1/completions",
-        "output tokens": f"{design.output_tokens}, fixed (ignore_eos)",
+        "output tokens": "as in the trace (ignore_eos)"
+        if design.trace
+        else f"{design.output_tokens}, fixed (ignore_eos)",
         "order": f"random ABBA/BAAB blocks, seed {design.seed}",
         "noise floor": f"{design.aa_pairs} A/A blocks"
         if design.aa_pairs
-        else "not measured (--aa)",
+        else "not measured (--noise-floor)",
         "warm-up": f"{design.warm_up} request(s) per arm and tier, excluded",
         "vLLM flags": " ".join(design.flags) or "none",
         **({"goodput": goals_text(design)} if design.goals else {}),
@@ -93,6 +95,9 @@ def load_text(design: Design) -> str:
     """How requests are sent."""
     if design.arrival == "closed":
         return f"closed loop, concurrency {design.concurrency}"
+    if design.trace:
+        pace = "its own pace" if design.rate_per_s is None else f"{design.rate_per_s:g} requests/s"
+        return f"open loop, {len(design.trace)} requests of a trace at {pace}"
     return f"open loop, {design.arrival} arrivals at {design.rate_per_s:g} requests/s"
 
 

@@ -127,6 +127,10 @@ class Draw:
     tokens: int
     due_s: float | None
     """Seconds after the first request of the block; None in a closed loop."""
+    output_tokens: int
+    part_keys: tuple[str, ...] = ()
+    """Decide the content of its first parts, which others may share."""
+    part_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +154,47 @@ def draws(design: Design, block: Block, attempt: int) -> list[Draw]:
     """
     key = f"{block.phase}/{attempt}"
     label = block.arm if block.phase == "a/a" else ""
+    if design.trace:
+        return _replayed(design, block, f"{design.seed}/trace/{block.pair}/{key}/{label}")
     lengths = prompt_lengths(design, block.tier, block.pair, key)
     stem = f"{design.seed}/{block.tier.name}/{block.pair}/{key}/{label}"
     times = arrival_times(design, block, attempt)
     return [
-        Draw(key=f"{stem}/{index}", tokens=length, due_s=due_s)
+        Draw(
+            key=f"{stem}/{index}",
+            tokens=length,
+            due_s=due_s,
+            output_tokens=design.output_tokens,
+        )
         for index, (length, due_s) in enumerate(zip(lengths, times, strict=True))
     ]
+
+
+def _replayed(design: Design, block: Block, stem: str) -> list[Draw]:
+    """The stretch of the trace that is this pair's; the A/A phase replays it from the beginning."""
+    pair = block.pair % design.pairs
+    first = sum(prompts_in_pair(design, earlier) for earlier in range(pair))
+    stretch = design.trace[first : first + prompts_in_pair(design, pair)]
+    pace = _pace(design)
+    return [
+        Draw(
+            key=f"{stem}/{index}",
+            tokens=arrived.prompt_tokens,
+            due_s=(arrived.due_s - stretch[0].due_s) * pace,
+            output_tokens=arrived.output_tokens,
+            part_keys=tuple(f"{stem}/part/{name}" for name in arrived.parts),
+            part_tokens=arrived.part_tokens,
+        )
+        for index, arrived in enumerate(stretch)
+    ]
+
+
+def _pace(design: Design) -> float:
+    """Factor on the gaps of the trace, so that its mean rate is the one asked for."""
+    seconds = design.trace[-1].due_s - design.trace[0].due_s
+    if design.rate_per_s is None or seconds <= 0:
+        return 1.0
+    return (len(design.trace) - 1) / design.rate_per_s / seconds
 
 
 def arrival_times(design: Design, block: Block, attempt: int) -> list[float] | list[None]:
@@ -202,6 +240,23 @@ def token_prompt(key: str, length: int, vocab_size: int) -> list[int]:
 def text_prompt(key: str, words: int) -> str:
     """``words`` common words drawn from ``key``; two keys share no prefix worth caching."""
     return " ".join(random.Random(f"prompt/{key}").choices(_WORDS, k=words))
+
+
+def shared_prompt(draw: Draw, vocab_size: int) -> list[int]:
+    """Token ids of a draw: its parts, as far as they reach, and then its own."""
+    parts = [token_prompt(key, draw.part_tokens, vocab_size) for key in draw.part_keys]
+    tokens = [token for part in parts for token in part][: draw.tokens]
+    return tokens + token_prompt(draw.key, draw.tokens - len(tokens), vocab_size)
+
+
+def shared_text(draw: Draw, scale: TextScale) -> str:
+    """The same as words of about so many tokens."""
+    words = scale.words(draw.tokens)
+    per_part = max(1, int(draw.part_tokens / scale.tokens_per_word))
+    parts = [text_prompt(key, per_part) for key in draw.part_keys]
+    shared = " ".join(parts).split()[:words]
+    own = text_prompt(draw.key, words - len(shared)) if len(shared) < words else ""
+    return " ".join([*shared, *own.split()])
 
 
 def prompt_hash(prompt: Sequence[int] | str) -> str:

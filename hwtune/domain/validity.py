@@ -111,26 +111,34 @@ def _equal(pairs: Sequence[Pair], what: str, value: Callable[[RequestRecord], in
 
 def _output_tokens(pairs: Sequence[Pair], output_tokens: int) -> Gate:
     unequal = _equal(pairs, "output tokens", lambda record: record.output_tokens)
-    wrong = sum(record.output_tokens != output_tokens for pair in pairs for record in pair)
+    wrong = sum(
+        record.output_tokens != (record.asked_tokens or output_tokens)
+        for pair in pairs
+        for record in pair
+    )
     if unequal.state == "failed" or not wrong:
         return unequal
-    problem = f"{wrong} answers do not have the {output_tokens} tokens asked for"
+    asked = {record.asked_tokens or output_tokens for pair in pairs for record in pair}
+    count = f"{min(asked)} " if len(asked) == 1 else ""
+    problem = f"{wrong} answers do not have the {count}tokens asked for"
     return gate(unequal.name, problem, "")
 
 
 def _client_on_time(records: Sequence[RequestRecord]) -> Gate:
-    """Red when a tenth of the requests was read late, by 5 ms and a tenth of their duration.
+    """Red when a tenth of the requests was read, or in an open loop sent, late.
 
-    A late client reports a long TTFT and a short TPOT, whatever the server did.
+    Late is by 5 ms and a tenth of the request. A client that reads late reports a long TTFT and a
+    short TPOT, whatever the server did; one that sends late offers less load than it says.
     """
+    delays = [max(record.client_late_s, record.late_s) for record in records]
     late = [
         record
-        for record in records
-        if record.e2el_s is not None and record.client_late_s > max(0.005, 0.1 * record.e2el_s)
+        for record, delay in zip(records, delays, strict=True)
+        if record.e2el_s is not None and delay > max(0.005, 0.1 * record.e2el_s)
     ]
-    worst_ms = max((record.client_late_s for record in records), default=0.0) * 1e3
-    shown = f"read late in {len(late)} of {len(records)} requests, at worst by {worst_ms:.0f} ms"
-    problem = f"the client got no processor: {shown}" if len(late) * 10 > len(records) else ""
+    worst_ms = max(delays, default=0.0) * 1e3
+    shown = f"read or sent late in {len(late)} of {len(records)} requests, at worst by {worst_ms:.0f} ms"
+    problem = f"the client is saturated: {shown}" if len(late) * 10 > len(records) else ""
     return checked("client on time", problem, shown, len(records))
 
 

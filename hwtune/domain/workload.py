@@ -25,7 +25,8 @@ MINIMUM_PAIRS: Final = 6
 
 Mode = Literal["concurrent servers", "restart per block", "given urls"]
 Api = Literal["completions", "chat"]
-Arrival = Literal["closed", "poisson", "constant"]
+Arrival = Literal["closed", "poisson", "constant", "trace"]
+TRACE_TIER: Final = "trace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,20 @@ class Tier:
     name: str
     least_tokens: int
     most_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """One request of a trace."""
+
+    due_s: float
+    """Seconds after the first request of the trace."""
+    prompt_tokens: int
+    output_tokens: int
+    parts: tuple[str, ...] = ()
+    """Names of the first parts of its prompt: the same name, the same tokens."""
+    part_tokens: int = 0
+    """Tokens per name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +85,9 @@ class Design:
     arrival: Arrival = "closed"
     """``closed``: a request is sent when another ends. Else the schedule is the clock."""
     rate_per_s: float | None = None
-    """Mean requests per second of an open loop."""
+    """Mean requests per second of an open loop; of a trace None keeps its own pace."""
+    trace: tuple[Arrived, ...] = ()
+    """What is replayed, in order; every pair of blocks takes the next stretch."""
     goals: tuple[Goal, ...] = ()
     """What makes a request a good one; none: no goodput."""
     aa_pairs: int = 0
@@ -187,7 +204,10 @@ def check_design(design: Design) -> None:
 
 def _check_arrival(design: Design) -> None:
     rate = design.rate_per_s
-    if (design.arrival == "closed") != (rate is None):
+    if (design.arrival == "trace") != bool(design.trace):
+        message = "--arrivals: the trace holds no request"
+        raise UsageError(message)
+    if design.arrival != "trace" and (design.arrival == "closed") != (rate is None):
         message = "--rate and --arrival poisson or constant belong together"
         raise UsageError(message)
     if rate is not None and not (math.isfinite(rate) and rate > 0):

@@ -180,3 +180,68 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(
 ) -> None:
     result = _serve(tmp_path / "run", FAST, FAST, *options)
     assert text in str(result.exception) and not (tmp_path / "run").exists()
+
+
+def _trace(path: Path, parts: bool) -> Path:
+    lines = []
+    for k in range(12):
+        ids = {"hash_ids": [1, 100 + k % 2, 200 + k]} if parts else {"hash_ids": []}
+        request = {"timestamp": k * 10, "input_length": 1100 + k, "output_length": 8 + k}
+        lines.append(json.dumps({**request, **ids}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def _replay(tmp_path: Path, candidate: Behaviour, *options: str, parts: bool = False) -> Result:
+    trace = _trace(tmp_path / "trace.jsonl", parts)
+    with running_mock(FAST) as (url_a, server), running_mock(candidate) as (url_b, _):
+        urls = ["--baseline-url", url_a, "--candidate-url", url_b, "--vocab-size", "1000"]
+        common = ["--blocks", "6", "--warm-up", "1", "--settle", "0", "--format", "json"]
+        command = ["serving", "m", *urls, *common, "--run-dir", str(tmp_path / "run")]
+        result = CliRunner().invoke(app, [*command, "--arrivals", str(trace), *options])
+        (tmp_path / "bodies.json").write_text(json.dumps(server.bodies[1:]))
+    return result
+
+
+def test_a_trace_is_replayed_with_its_lengths_and_its_times(tmp_path: Path) -> None:
+    result = _replay(tmp_path, FAST, "--rate", "400")
+    assert result.exit_code in (0, 1), result.output
+    data = json.loads(result.stdout)
+    assert data["conditions"]["load"] == "open loop, 12 requests of a trace at 400 requests/s"
+    (tier,) = data["tiers"]
+    assert (tier["tier"], tier["pairs_done"], tier["prompts"]) == ("trace", 6, 12)
+    assert not [gate for gate in tier["gates"] if gate["state"] == "failed"]
+    bodies = json.loads((tmp_path / "bodies.json").read_text())
+    lengths = sorted((len(body["prompt"]), body["max_tokens"]) for body in bodies)
+    assert lengths == [(1100 + k, 8 + k) for k in range(12)]
+    design = json.loads((tmp_path / "run" / "design.json").read_text())
+    assert design["trace"][3]["due_s"] == 0.03
+
+
+def test_prompts_of_a_trace_share_what_the_trace_says_they_share(tmp_path: Path) -> None:
+    result = _replay(tmp_path, FAST, parts=True)
+    assert result.exit_code in (0, 1), result.output
+    prompts = [body["prompt"] for body in json.loads((tmp_path / "bodies.json").read_text())]
+    assert len(prompts) == 12
+    # Two requests a block: they share the first 512 tokens and not the next.
+    shared = Counter(tuple(prompt[:512]) for prompt in prompts)
+    assert sorted(shared.values()) == [2] * 6
+    assert len({tuple(prompt[:1024]) for prompt in prompts}) == 12
+    assert '"prefix caches answer alike"' in result.stdout
+    cached = _replay_again(tmp_path)
+    assert "prefix caches answer alike" in cached and "candidate 100.0 % of tokens" in cached
+
+
+def _replay_again(tmp_path: Path) -> str:
+    again = tmp_path / "cached"
+    again.mkdir()
+    hits = Behaviour(prefix_caching=False, cache_hits=True, ttft_s=0.002, tpot_s=0.0002)
+    result = _replay(again, hits, parts=True)
+    assert result.exit_code == 1
+    return result.stdout
+
+
+def test_a_trace_decides_lengths_and_times_itself(tmp_path: Path) -> None:
+    result = _replay(tmp_path, FAST, "--tier", "100-200")
+    assert "--arrivals and --tier: the trace decides that" in str(result.exception)
+    assert not (tmp_path / "run").exists()

@@ -25,6 +25,10 @@ def model() -> Path:
 def start(run_dir: Path, *arguments: str) -> Served:
     port = free_port()
     command = serve_command("--run-dir", str(run_dir), "--port", str(port), *arguments)
+    return start_command(command, run_dir, port)
+
+
+def start_command(command: list[str], run_dir: Path, port: int) -> Served:
     process = subprocess.Popen(
         command, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hwtune.domain.bench import ARMS, ArmProof, Comparison, RequestRecord
+from hwtune.domain.bench_metrics import Goal
 from hwtune.domain.compare import compare
 from hwtune.domain.outputs import is_degenerate
 from hwtune.domain.validity import marker_gates
@@ -240,7 +241,44 @@ def test_a_client_that_read_late_is_no_instrument() -> None:
     late = _records(0.5, change=lambda r: replace(r, client_late_s=0.1))
     comparison = compare(DESIGN, late, ())
     assert _kinds(comparison) == {"not comparable"}
-    assert "client got no processor" in comparison.tiers[0].metrics[0].verdict.text
+    assert "the client is saturated" in comparison.tiers[0].metrics[0].verdict.text
+    sent = _records(0.5, change=lambda r: replace(r, late_s=0.1))
+    comparison = compare(replace(DESIGN, arrival="poisson", rate_per_s=1.0), sent, ())
+    assert "sent late in 40 of 40" in comparison.tiers[0].metrics[0].verdict.text
+
+
+def test_an_open_loop_shows_latency_from_the_schedule_beside_the_other() -> None:
+    late = _records(change=lambda r: replace(r, late_s=0.004))
+    design = replace(DESIGN, arrival="constant", rate_per_s=1.0)
+    shown = {r.metric.name: r for r in compare(design, late, ()).tiers[0].metrics}
+    assert (shown["ttft_due"].baseline or 0) - (shown["ttft"].baseline or 0) == pytest.approx(4.0)
+    closed = {r.metric.name for r in compare(DESIGN, late, ()).tiers[0].metrics}
+    assert "ttft_due" not in closed and "goodput" not in closed
+
+
+def test_several_tokens_in_a_chunk_do_not_stretch_itl() -> None:
+    def chunked(record: RequestRecord) -> RequestRecord:
+        ttft, e2el = record.ttft_s or 0.0, record.e2el_s or 0.0
+        times = (ttft, (ttft + e2el) / 2, e2el)
+        return replace(record, chunk_times_s=times, chunk_tokens=(6, 5, 5))
+
+    shown = {
+        r.metric.name: r for r in compare(DESIGN, _records(change=chunked), ()).tiers[0].metrics
+    }
+    # 150 ms after the first token in two chunks of five: 15 ms a token, not 75 ms a chunk.
+    assert shown["itl"].baseline == pytest.approx(15.0, rel=0.02)
+    assert shown["tpot"].baseline == pytest.approx(10.0, rel=0.02)
+
+
+def test_goodput_counts_the_requests_that_meet_every_goal() -> None:
+    goals = (Goal(metric="ttft", most_ms=150.0), Goal(metric="e2el", most_ms=500.0))
+    slow = _records(change=lambda r: replace(r, ttft_s=0.2) if r.arm == "candidate" else r)
+    shown = {
+        r.metric.name: r for r in compare(replace(DESIGN, goals=goals), slow, ()).tiers[0].metrics
+    }
+    assert shown["goodput"].baseline == pytest.approx(shown["request_throughput"].baseline or 0)
+    assert shown["goodput"].verdict.kind == "slower"
+    assert shown["request_throughput"].verdict.kind == "same"
 
 
 def test_drift_is_shown_and_absent_without_one() -> None:

@@ -212,6 +212,7 @@ def make_record(
         attempt=request.attempt,
         prompt=request.prompt,
         prompt_id=request.prompt_id,
+        asked_tokens=request.output_tokens,
         started_unix_s=exchange.started_s + unix_offset_s,
         ended_unix_s=exchange.ended_s + unix_offset_s,
         failure=failure.reason if failure else None,

@@ -15,8 +15,9 @@ from hwtune.domain.prompts import (
     TextScale,
     draws,
     prompt_hash,
+    shared_prompt,
+    shared_text,
     text_prompt,
-    token_prompt,
     warm_up_lengths,
 )
 from hwtune.domain.workload import Block, Design, Tier
@@ -83,7 +84,8 @@ class PromptMaker:
         for index, length in enumerate(warm_up_lengths(self._design, tier)):
             key = f"{self._design.seed}/warm-up/{tier.name}/{number}/{index}"
             due_s = None if self._design.arrival == "closed" else 0.0
-            draw = Draw(key=key, tokens=length, due_s=due_s)
+            tokens = self._design.output_tokens
+            draw = Draw(key=key, tokens=length, due_s=due_s, output_tokens=tokens)
             yield self._request(arm, "warm-up", tier, (0, 0, index), draw, model)
 
     def _request(
@@ -99,9 +101,9 @@ class PromptMaker:
         text: str | None = None
         if self._design.endpoint == "chat":
             assert self._scale is not None
-            text = text_prompt(draw.key, self._scale.words(draw.tokens))
+            text = shared_text(draw, self._scale)
         else:
-            token_ids = tuple(token_prompt(draw.key, draw.tokens, self._design.vocab_size))
+            token_ids = tuple(shared_prompt(draw, self._design.vocab_size))
         return Request(
             arm=arm,
             phase=phase,
@@ -113,7 +115,7 @@ class PromptMaker:
             token_ids=token_ids,
             chat_text=text,
             model=model,
-            output_tokens=self._design.output_tokens,
+            output_tokens=draw.output_tokens,
             due_s=draw.due_s,
         )
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
 from hwtune.adapters.load.disk_evidence import arms_side_by_side, plan_gates, proofs_on_disk, worse
+from hwtune.adapters.load.exchange import parse_endpoint
 from hwtune.adapters.load.runner import Progress, Runner
 from hwtune.domain.bench import (
     ARMS,
@@ -30,6 +31,7 @@ from hwtune.domain.so_far import BlockNews, block_line, standing
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
 from hwtune.io.cache_readings import append_readings, read_readings
+from hwtune.io.plans import PLAN_FILE, read_plan
 from hwtune.io.records import (
     DESIGN_FILE,
     PAGE_FILE,
@@ -120,10 +122,11 @@ class Session:
     def _arms(self, ready_timeout_s: float) -> dict[Arm, ArmServer]:
         design = self.design
         if design.mode == "given urls":
-            return {
-                "baseline": UrlArm("baseline", design.baseline_urls, _run(design.baseline_run)),
-                "candidate": UrlArm("candidate", design.candidate_urls, _run(design.candidate_run)),
+            given = {
+                "baseline": (design.baseline_urls, design.baseline_run),
+                "candidate": (design.candidate_urls, design.candidate_run),
             }
+            return {arm: UrlArm(arm, given[arm][0], _run(*given[arm])) for arm in ARMS}
         baseline, candidate, gate = served_arms(
             design.model,
             design.profile or "",
@@ -181,7 +184,9 @@ class Session:
         red = [gate for gate in self._gates if gate.state == "failed"]
         plans = red or plan_gates(self.design, self.run_dir, records)
         declared = self.design.mode != "given urls"
-        cache = cache_gates(read_readings(self.run_dir), records, declared=declared)
+        shared = any(arrived.parts for arrived in self.design.trace)
+        readings = read_readings(self.run_dir)
+        cache = cache_gates(readings, records, declared=declared, shared=shared)
         return (*marker_gates(worse(watched, disk)), *plans, *cache)
 
     def missing(self) -> str:
@@ -212,11 +217,16 @@ def _unproved(arm: Arm) -> ArmProof:
     return ArmProof(arm=arm, passed=None, summary="the run ended before the markers were checked")
 
 
-def _run(path: str | None) -> Path | None:
+def _run(urls: Sequence[str], path: str | None) -> Path | None:
+    """The run directory that is to prove what answers at the URLs."""
     if path is None:
         return None
     if not Path(path).is_dir():
         message = f"{path}: no such run directory"
+        raise InputError(message)
+    port = read_plan(Path(path) / PLAN_FILE).port
+    if port not in [parse_endpoint(url).port for url in urls]:
+        message = f"{path}: its server listens on port {port}, not at {', '.join(urls)}"
         raise InputError(message)
     return Path(path)
 
