@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.saved_repeats import merge_repetitions
 from hwtune.domain.saved_run import SavedRun
 from hwtune.io.records import DESIGN_FILE
 from hwtune.io.saved_aiperf import (
@@ -36,16 +37,21 @@ def pair_results(
     Raises:
         InputError: nothing can be paired, or a file is not a detailed result.
     """
-    first, second = read_side(baseline), read_side(candidate)
+    try:
+        first, notes = merge_repetitions(read_side(baseline))
+        second, more = merge_repetitions(read_side(candidate))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    notes = list(dict.fromkeys([*notes, *more]))
     if len(first) == len(second) == 1:
         (name, run), (other,) = next(iter(first.items())), second.values()
-        return [(name, run, other)], []
+        return [(name, run, other)], notes
     common = [name for name in first if name in second]
     if not common:
         message = f"{baseline} and {candidate} have no result of the same name"
         raise InputError(message)
     alone = sorted(set(first) ^ set(second))
-    notes = [f"{name}: only on one side, left out" for name in alone]
+    notes += [f"{name}: only on one side, left out" for name in alone]
     return [(name, first[name], second[name]) for name in common], notes
 
 

@@ -113,7 +113,7 @@ def _request(
     start_s: object,
 ) -> SavedRequest:
     """A request that the tool marks as failed, or that gave nothing at all, failed."""
-    failed = " ".join(str(error).split())[-200:] if error else ""
+    failed = _last_line(str(error)) if error else ""
     tokens, first = _count(output_tokens, f"output_lens[{row}]"), number(ttft_s, f"ttfts[{row}]")
     if not isinstance(itls_s, list):
         message = f"itls[{row}] is no list"
@@ -135,6 +135,12 @@ def _request(
         error=failed,
         start_s=None if start_s is None else float(number(start_s, f"start_times[{row}]")),
     )
+
+
+def _last_line(error: str) -> str:
+    """Of a traceback the line that says what it was."""
+    lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "failed without a reason"
 
 
 def _check_times(row: int, tokens: int, ttft_s: float, steps: list[float]) -> None:
