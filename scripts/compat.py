@@ -31,6 +31,7 @@ FLAGS = ("--dtype", "bfloat16", "--enforce-eager", "--max-model-len", "8192")
 PROMPT_TOKENS = (2, 63, 64, 832, 833, 1700)
 OUTPUT_TOKENS = 12
 REQUEST_TIMEOUT_S = 300
+PLAIN_TIMEOUT_S = 180
 
 
 @dataclass(kw_only=True)
@@ -94,11 +95,12 @@ def run(asked: list[Release]) -> bool:
 
 def compare(release: Release, runs: Path) -> tuple[tuple[str, ...], bool]:
     """The release's row, and whether both arms were what was planned and gave the same text."""
-    baseline = serve(release, runs / "baseline", "baseline")
+    baseline = serve(release, runs / "baseline", "baseline", *release.default_fails)
     default = baseline.page
     if release.default_fails:
-        default = baseline.failure or f"{baseline.page}, although expected to fail"
-        baseline = serve(release, runs / "baseline-fixed", "baseline", *release.default_fails)
+        default = (
+            f"{default} with {' '.join(release.default_fails)}; without: {plain(release, runs)}"
+        )
     candidate = serve(release, runs / "candidate", "candidate")
     same = bool(candidate.texts) and candidate.texts == baseline.texts
     planned = baseline.status == candidate.status == 0
@@ -138,6 +140,30 @@ def serve(release: Release, run_dir: Path, arm: str, *more: str) -> Served:
     process.wait()
     reason = next((line for line in said if "error:" in line), "".join(said[-1:]))
     return Served(status=process.returncode, page="-", failure=reason.split(" (")[0].strip())
+
+
+def plain(release: Release, runs: Path) -> str:
+    """How vLLM by itself, without hwtune and without a block size, ends at its start."""
+    print(f"==> {release.version}: vLLM by itself, expected not to start", flush=True)
+    log = runs / "plain.log"
+    server = ("-m", "vllm.entrypoints.openai.api_server", "--model", release.model)
+    flags = (*FLAGS, "--no-enable-prefix-caching", *release.flags, "--port", str(free_port()))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [release.python, *server, *flags],
+            cwd=ROOT,
+            env=release.variables(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            process.wait(PLAIN_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            return "it starts, although expected to fail"
+    errors = [line for line in log.read_text(errors="replace").splitlines() if "Error: " in line]
+    return errors[0].rpartition("] ")[2] if errors else f"exit status {process.returncode}"
 
 
 def iter_until(lines: object, text: str) -> list[str]:

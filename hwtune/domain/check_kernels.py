@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, KernelCount, Mark, Place
 from hwtune.domain.launch import Expectation
-from hwtune.domain.rank_hits import left_out, rank_tallies, seen_by_rank
+from hwtune.domain.rank_hits import left_out, rank_tallies, seen_by_rank, silent_ranks
 
 NOT_VERIFIED = "nonce not verified; pass --nonce or --run-dir"
 _CALL_REASONS = (
@@ -111,10 +111,10 @@ def _kernel(evidence: Evidence, kernel: str, *, require_hits: bool) -> Check:
     seen = _without_hit(counted) or "0 calls"
     if counted.hits:
         ranks = rank_tallies(evidence, kernel)
-        missing = left_out(ranks, is_call_reason)
+        missing = left_out(ranks, is_call_reason) or silent_ranks(ranks, evidence)
         status, seen, reason = "passed", seen_by_rank(ranks), ""
         if missing:
-            status, reason = "failed", "; ".join(missing)
+            status, reason = "failed", missing
     elif first and not evidence.has_counters and evidence.nonce_verified:
         seen = "first hit logged; no counters, so the number of calls is unknown"
         status, reason = "passed", ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hwtune.domain.evidence import Evidence, KernelCount
+from hwtune.domain.planning import flag_value
 
 _PID = re.compile(r"\bpid=(\d+)")
 _STAGE = re.compile(r"PP(\d+)")
@@ -40,6 +41,31 @@ def rank_tallies(evidence: Evidence, kernel: str) -> tuple[RankTally, ...]:
     return tuple(sorted(ranks, key=lambda rank: rank.name))
 
 
+def silent_ranks(ranks: tuple[RankTally, ...], evidence: Evidence) -> str | None:
+    """Why some rank must have served without the plugin, or None.
+
+    Every rank of a tensor-parallel group sees the same calls, so a group counts as a whole or not
+    at all: a data-parallel engine without a request does not, a worker without the plan cannot.
+    """
+    size = _tensor_parallel_size(evidence)
+    stages: dict[str, int] = {}
+    for rank in ranks:
+        stages[rank.stage] = stages.get(rank.stage, 0) + 1
+    short = next((count for count in stages.values() if count % size), None)
+    if short is None:
+        return None
+    return (
+        f"{short} of {-(-short // size) * size} tensor-parallel ranks counted calls: the others "
+        "ran without the plugin (did the environment and the run directory reach them?)"
+    )
+
+
+def _tensor_parallel_size(evidence: Evidence) -> int:
+    argv = () if evidence.plan is None else evidence.plan.argv
+    given = flag_value(argv, "--tensor-parallel-size") or flag_value(argv, "-tp")
+    return int(given) if given and given.isdigit() and int(given) else 1
+
+
 def _names(evidence: Evidence) -> dict[int, str]:
     names: dict[int, str] = {}
     for mark in evidence.marks:
@@ -70,10 +96,8 @@ def seen_by_rank(ranks: tuple[RankTally, ...]) -> str:
     return f"{text} ({', '.join(f'{rank.hits} in {rank.name}' for rank in ranks)})"
 
 
-def left_out(
-    ranks: tuple[RankTally, ...], is_call_reason: Callable[[str], bool]
-) -> tuple[str, ...]:
-    """Ranks that never ran a kernel which others of their stage run, and why.
+def left_out(ranks: tuple[RankTally, ...], is_call_reason: Callable[[str], bool]) -> str | None:
+    """Which ranks never ran a kernel that others of their stage run, and why; or None.
 
     A rank that was only asked for other shapes (a data-parallel engine without such a request) is
     not left out: only what another request would not change counts.
@@ -85,4 +109,4 @@ def left_out(
         if not rank.hits and rank.stage in hit and reasons:
             calls = rank.refusals[reasons[0]]
             found.append(f"no counted call in {rank.name}: {calls} fell back: {reasons[0]}")
-    return tuple(found)
+    return "; ".join(found) or None
