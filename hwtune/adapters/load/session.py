@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
+from hwtune.adapters.load.clock_watch import watching_clocks
 from hwtune.adapters.load.disk_evidence import arms_side_by_side, plan_gates, proofs_on_disk, worse
 from hwtune.adapters.load.exchange import parse_endpoint
 from hwtune.adapters.load.runner import Progress, Runner
@@ -22,6 +23,7 @@ from hwtune.domain.bench import (
     RequestRecord,
 )
 from hwtune.domain.compare import Judged, compare
+from hwtune.domain.device_clock import clock_gate
 from hwtune.domain.errors import InputError
 from hwtune.domain.launch import Arm
 from hwtune.domain.pairing import next_attempts
@@ -31,6 +33,7 @@ from hwtune.domain.so_far import BlockNews, block_line, standing
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
 from hwtune.io.cache_readings import append_readings, read_readings
+from hwtune.io.device_clock import read_clocks
 from hwtune.io.plans import PLAN_FILE, read_plan
 from hwtune.io.records import (
     DESIGN_FILE,
@@ -103,7 +106,8 @@ class Session:
                 api_key=api_key,
             )
             try:
-                runner.run()
+                with watching_clocks(self.run_dir):
+                    runner.run()
             finally:
                 append_readings(self.run_dir, runner.progress.readings)
                 self._proofs = runner.progress.proofs
@@ -187,7 +191,8 @@ class Session:
         shared = any(arrived.parts for arrived in self.design.trace)
         readings = read_readings(self.run_dir)
         cache = cache_gates(readings, records, declared=declared, shared=shared)
-        return (*marker_gates(worse(watched, disk)), *plans, *cache)
+        clocks = clock_gate(read_clocks(self.run_dir), records)
+        return (*marker_gates(worse(watched, disk)), *plans, *cache, clocks)
 
     def missing(self) -> str:
         """What a resume would still measure, or nothing."""
