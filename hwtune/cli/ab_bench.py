@@ -11,6 +11,7 @@ import typer
 from hwtune.cli import ab_bench_options as options
 from hwtune.cli.ab_bench_accuracy import accuracy
 from hwtune.cli.ab_bench_buckets import buckets
+from hwtune.cli.ab_bench_kernels import kernels
 from hwtune.cli.ab_bench_output import (
     Delivery,
     FailIfOption,
@@ -38,6 +39,7 @@ _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app.command("accuracy", context_settings=_PASS_THROUGH)(accuracy)
 app.command("buckets")(buckets)
+app.command("kernels")(kernels)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("export")(export)

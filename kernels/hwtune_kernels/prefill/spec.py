@@ -18,7 +18,7 @@ class Tuning:
 
     rows: int = 128
     """Rows of a program's tile: query tokens times the query heads of a KV head."""
-    tile_tokens: int = 32
+    tile_tokens: int = 16
     """Upper bound; the tile used is the largest power of two that divides the page, up to this."""
     peel: int = 0
     """1: tiles on the diagonal have a loop of their own, and the other loop no masks. 0: one loop

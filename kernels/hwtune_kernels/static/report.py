@@ -62,16 +62,16 @@ def rows(target_name: str, shape: Shape, tunings: Mapping[str, Mapping[str, int]
     """One row per kernel, as it is compiled.
 
     Args:
-        target_name: a key of :data:`hwtune_kernels.static.compiling.TARGETS`.
+        target_name: a key of :data:`hwtune_kernels.static.compiling.TARGETS`, checked before.
         shape: the layer.
         tunings: implementation -> its tuning table; absent ones have the kernel's defaults.
 
     Raises:
-        KeyError: no such target.
         ValueError: a shape or tuning that a kernel does not take.
         GenericUnavailableError: there is no vLLM to take the baseline from.
     """
     target = TARGETS[target_name]
+    _check(shape)
     group = shape.num_heads // shape.num_kv_heads
     one, many = _call(shape, 1), _call(shape, PREFILL_TOKENS)
     fast: Any = decode_spec.tuning_of(tunings.get("decode.triton", {"num_stages": target.stages}))
@@ -107,6 +107,19 @@ def rows(target_name: str, shape: Shape, tunings: Mapping[str, Mapping[str, int]
             tile = launch.constants.get("TILE") or launch.constants.get("TILE_SIZE")
             tile = tile or launch.constants["BLOCK_SIZE"]
             yield _row(operation, kernel, ours, target_name, height, tile, compiled)
+
+
+def _check(shape: Shape) -> None:
+    """Raises ValueError before anything is compiled that our kernels do not take."""
+    reason = decode_spec.refusal(
+        query_len=1,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_size=shape.head_size,
+        block_size=shape.page,
+    )
+    if reason is not None:
+        raise ValueError(reason)
 
 
 def _row(
@@ -162,6 +175,13 @@ def _call(shape: Shape, num_tokens: int) -> dict[str, Any]:
         "output": torch.empty_like(query),
         "query_start": integers[:2],
     }
+
+
+def check_target(name: str) -> None:
+    """Raises ValueError for a target that is not in the table, with those that are."""
+    if name not in TARGETS:
+        message = f"no target {name!r} to compile for; known: {', '.join(TARGETS)}"
+        raise ValueError(message)
 
 
 def as_json(row: Row) -> dict[str, Any]:
