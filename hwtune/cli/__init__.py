@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -76,7 +77,8 @@ def _register(app: typer.Typer, name: str, module: str, options: dict[str, Any])
 
 def _interrupt(signum: int, frame: object) -> None:
     """SIGTERM and SIGHUP end a command the way Ctrl-C does: with everything cleaned up."""
-    os.write(2, b"hwtune: stopping\n")
+    with contextlib.suppress(OSError):  # standard error may be a file on a full disk
+        os.write(2, b"hwtune: stopping\n")
     raise KeyboardInterrupt
 
 
@@ -86,8 +88,21 @@ def _debug(arguments: list[str]) -> bool:
     return "--debug" in before
 
 
+def _open_missing_streams() -> None:
+    """Gives closed standard streams the null device, or a file opened later would get their number
+    and what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
 def main() -> None:
     """Entry point: errors become one line and an exit status, never a traceback."""
+    _open_missing_streams()
     arguments = sys.argv[1:]
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(stop) is not signal.SIG_IGN:  # nohup, or a shell's background job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -58,6 +59,15 @@ def serve(
             help="vllm-ascend: count the attention state of each step and the calls made.",
         ),
     ] = False,
+    watchdog: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds a server may do nothing although asked; 0 does not watch."
+        ),
+    ] = 300.0,
+    stop_when_stuck: Annotated[
+        bool, typer.Option("--stop-when-stuck", help="Stop a server that the watchdog finds stuck.")
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Do not show vLLM's log (the run directory has it).")
     ] = False,
@@ -94,6 +104,8 @@ def serve(
         keep_going=keep_going,
         stop_when_verified=stop_when_verified,
         send_probe=not no_probe,
+        patience_s=watchdog,
+        stop_when_stuck=stop_when_stuck,
     )
     status = run_session(plan, directory, options, echo=None if quiet else _show, say=_say)
     raise typer.Exit(status)
@@ -103,12 +115,14 @@ def _show(line: str) -> None:
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads on. Python would complain at exit when it flushes what is left.
+    except OSError:
+        # Nobody reads on, or the disk is full. Python would complain at exit when it flushes the
+        # rest, and end with a status of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"hwtune: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a full disk, or nobody reads on
+        sys.stderr.write(f"hwtune: {text}\n")
+        sys.stderr.flush()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hwtune.domain.attn_states import attn_state_checks
 from hwtune.domain.backend_names import same_backend
+from hwtune.domain.check_evidence import evidence_checks
 from hwtune.domain.check_health import health_checks
 from hwtune.domain.check_kernels import NOT_VERIFIED, kernel_checks
 from hwtune.domain.check_numbers import number_checks
@@ -36,7 +37,8 @@ def all_checks(
         checks = [_void(item, evidence) for item in checks]
     kernels = kernel_checks(evidence, expect, require_hits=require_kernel_hits)
     states = attn_state_checks(evidence, require=require_kernel_hits)
-    return (*checks, *kernels, *states, *number_checks(evidence))
+    numbers = number_checks(evidence)
+    return (*checks, *kernels, *states, *numbers, *evidence_checks(evidence))
 
 
 def _void(check: Check, evidence: Evidence) -> Check:

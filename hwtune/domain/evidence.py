@@ -123,6 +123,10 @@ class RunStatus:
     exit_code: int | None
     reason: str | None
     place: Place
+    trouble: str | None = None
+    """What the watchdog found wrong, if the server did not work again since."""
+    evidence_lost: tuple[str, ...] = ()
+    """Evidence that the launcher could not keep, and why."""
     owner_gone: int | None = None
     """Process id of the hwtune that ran the server, when the state says that it still does and
     there is no such process any more."""
@@ -178,6 +182,8 @@ class Evidence:
     """What the server ran in, when its launcher recorded it."""
     last_line: Place | None = None
     files: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    """Evidence that is damaged, and how, when that does not keep the rest from being read."""
     notes: tuple[str, ...] = ()
 
     def value(self, name: str) -> Value | None:

@@ -162,6 +162,7 @@ def _plan_facts(baseline: LaunchPlan, candidate: LaunchPlan) -> list[tuple[str, 
         ("served model", baseline.served_model_name, candidate.served_model_name),
         ("vLLM", baseline.vllm_version, candidate.vllm_version),
         ("device", baseline.device, candidate.device),
+        ("checked mode", baseline.checked_rate, candidate.checked_rate),
         ("flags", _undeclared_flags(baseline), _undeclared_flags(candidate)),
         ("environment", _undeclared_environment(baseline), _undeclared_environment(candidate)),
     ]

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from typing import Literal
 
 from hwtune.domain.errors import InputError
 
+_STATUS_BYTES = 4096
 State = Literal["starting", "ready", "stopped", "died"]
 
 LOG_FILE = "server.log"
@@ -40,6 +42,10 @@ class ServerStatus:
     exit_code: int | None = None
     reason: str | None = None
     """Why it ended, in one line."""
+    trouble: str | None = None
+    """What the watchdog found wrong with the running server, if it did not end since."""
+    evidence_lost: tuple[str, ...] = ()
+    """Evidence that could not be kept, and why."""
 
 
 def create_run_dir(path: Path) -> Path:
@@ -63,9 +69,25 @@ def create_run_dir(path: Path) -> Path:
     return path.resolve()
 
 
-def write_status(run_dir: Path, status: ServerStatus) -> None:
-    """Replaces ``status.json`` whole. A directory that is gone or full is not an error here."""
-    write_quietly(run_dir / STATUS_FILE, json.dumps(asdict(status), indent=2) + "\n")
+def write_status(run_dir: Path, status: ServerStatus) -> str | None:
+    """Replaces ``status.json`` whole; returns why not, instead of raising.
+
+    On a full disk the old file is written over where it lies: it is as long as any later status.
+    """
+    text = json.dumps(asdict(status), indent=2)
+    text = text.ljust(_STATUS_BYTES - 1, "\n") + "\n"
+    path = run_dir / STATUS_FILE
+    lost = write_quietly(path, text)
+    return None if lost is None or _overwrite(path, text) else lost
+
+
+def _overwrite(path: Path, text: str) -> bool:
+    data = text.encode()
+    try:
+        with path.open("r+b", buffering=0) as file:
+            return len(data) <= path.stat().st_size and file.write(data) == len(data)
+    except OSError:
+        return False
 
 
 def write_quietly(path: Path, text: str) -> str | None:
@@ -78,5 +100,7 @@ def write_quietly(path: Path, text: str) -> str | None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         return f"{path}: {error.strerror}"
     return None

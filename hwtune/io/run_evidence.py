@@ -33,6 +33,7 @@ def collect(
     nonce: str | None = None,
     sightings: Iterable[Sighting] = (),
     start: int | None = None,
+    plan: LaunchPlan | None = None,
 ) -> Evidence:
     """Reads everything known of one server.
 
@@ -44,29 +45,34 @@ def collect(
         nonce: nonce of the plan, when there is no plan file.
         sightings: facts learnt elsewhere, e.g. from ``/version``.
         start: number of the start to judge, where a log holds several.
+        plan: the plan, from who made it; else the run directory's own.
 
     Raises:
         InputError: something named is missing or cannot be read.
     """
-    collector = new_collector(run_dir, nonce=nonce, start=start)
+    collector = new_collector(run_dir, nonce=nonce, start=start, plan=plan)
     collector.feed_files([(str(path), read_log(str(path))) for path in _logs(run_dir, log_paths)])
     if start is not None and start > collector.number_of_starts:
         message = f"--start {start}: the log shows {collector.number_of_starts} start(s)"
         raise InputError(message)
     for sighting in (*_metrics(run_dir, metrics_text, metrics_source), *sightings):
         collector.add(sighting)
-    return evidence_of(collector, run_dir, answers=metrics_text is not None)
+    return evidence_of(collector, run_dir, answers=metrics_text is not None, plan=plan)
 
 
 def new_collector(
-    run_dir: Path | None, *, nonce: str | None = None, start: int | None = None
+    run_dir: Path | None,
+    *,
+    nonce: str | None = None,
+    start: int | None = None,
+    plan: LaunchPlan | None = None,
 ) -> EvidenceCollector:
     """A collector for one server, which knows the plan's nonce where there is a plan.
 
     Raises:
         InputError: the run directory is missing or its plan is damaged.
     """
-    plan = read_run_plan(run_dir) if run_dir is not None else None
+    plan = _plan_of(run_dir, plan)
     return EvidenceCollector(load_markers(), nonce=plan.nonce if plan else nonce, start=start)
 
 
@@ -76,6 +82,7 @@ def evidence_of(
     *,
     answers: bool = False,
     notes: Iterable[str] = (),
+    plan: LaunchPlan | None = None,
 ) -> Evidence:
     """What the lines taken so far and the run directory amount to.
 
@@ -84,6 +91,7 @@ def evidence_of(
         run_dir: directory that the launcher wrote, or None.
         answers: whether the server just answered, so that it surely runs.
         notes: remarks about the reading itself.
+        plan: the plan, from who made it; else the run directory's own.
 
     Raises:
         InputError: the run directory holds damaged evidence.
@@ -94,12 +102,26 @@ def evidence_of(
         counts=counts,
         kernel_checks=() if run_dir is None else read_checks(run_dir),
         has_counters=has_counters,
-        plan=read_run_plan(run_dir) if run_dir is not None else None,
+        plan=_plan_of(run_dir, plan),
         status=_status(run_dir, answers=answers),
         notes=tuple(said),
     )
     environment = None if run_dir is None else read_environment(run_dir)
-    return dataclasses.replace(evidence, environment=environment)
+    lost = _plan_damage(run_dir / PLAN_FILE, plan) if run_dir is not None and plan else ()
+    return dataclasses.replace(evidence, environment=environment, lost=lost)
+
+
+def _plan_of(run_dir: Path | None, plan: LaunchPlan | None) -> LaunchPlan | None:
+    return plan if plan is not None or run_dir is None else read_run_plan(run_dir)
+
+
+def _plan_damage(path: Path, plan: LaunchPlan) -> tuple[str, ...]:
+    """What became of the plan file since its launcher wrote it; empty when nothing did."""
+    try:
+        same = read_plan(path) == plan
+    except InputError as error:
+        return (str(error),)
+    return () if same else (f"{path}: is not the plan that this server was started with",)
 
 
 def read_run_plan(run_dir: Path) -> LaunchPlan | None:
@@ -170,7 +192,8 @@ def read_status(path: Path) -> RunStatus | None:
     try:
         data = json.loads(text)
         state, exit_code, reason = data["state"], data.get("exit_code"), data.get("reason")
-        owner = data.get("owner_pid")
+        owner, trouble = data.get("owner_pid"), data.get("trouble")
+        lost = tuple(data.get("evidence_lost") or ())
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"{path}: not a status file (needs a JSON object with `state`)"
         raise InputError(message) from None
@@ -178,6 +201,8 @@ def read_status(path: Path) -> RunStatus | None:
         state=str(state),
         exit_code=exit_code if isinstance(exit_code, int) else None,
         reason=None if reason is None else str(reason),
+        trouble=None if trouble is None else str(trouble),
+        evidence_lost=tuple(str(item) for item in lost),
         place=Place(file=str(path), line=None, process=None, time=None, text=f"state={state}"),
         owner_gone=owner if state in _RUNNING and _is_gone(owner) else None,
     )

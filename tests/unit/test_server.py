@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from hwtune.adapters.vllm.log_copy import LogCopy
 from hwtune.adapters.vllm.planning import free_port
 from hwtune.adapters.vllm.server import ask, serve
 from hwtune.domain.errors import ExternalFailureError, InputError
@@ -132,3 +135,42 @@ def test_an_answer_that_breaks_off_is_an_os_error() -> None:
         with pytest.raises(OSError, match="IncompleteRead"):
             ask(f"http://127.0.0.1:{listener.getsockname()[1]}/", 5.0)
         thread.join()
+
+
+TALK = """
+import sys
+for line in sys.stdin:
+    for number in range(int(line)):
+        sys.stdout.write(f"{number:99}" + chr(10))
+    sys.stdout.write("done" + chr(10)); sys.stdout.flush()
+"""
+
+
+def test_a_log_goes_on_when_the_disk_has_room_again_and_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "server.log"
+    child = subprocess.Popen(
+        [sys.executable, "-c", TALK], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    done = threading.Semaphore(0)
+    log = LogCopy(child, path, lambda line: done.release() if line == "done" else None)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        child.stdin.write(b"20000\n")
+        child.stdin.flush()
+        assert done.acquire(timeout=30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    child.stdin.write(b"1\n")
+    child.stdin.close()
+    child.wait(30)
+    log.join(30)
+    text = path.read_text()
+    assert text.endswith(f"File too large\n{0:99}\ndone\n")
+    missing = 20001 - (1 << 20) // 100
+    assert f"hwtune: {missing} lines are missing here:" in text
+    assert log.lost is not None
+    assert log.tail()[-1] == "done"

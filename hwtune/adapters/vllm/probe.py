@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 import urllib.request
 
 from hwtune.adapters.vllm.server import RunningServer, ask
@@ -25,13 +26,23 @@ def probe(server: RunningServer) -> str | None:
 
     The prompt is random token ids, new in each run, so that no prefix cache answers for it.
     """
-    ids = random.Random(server.plan.nonce)
+    failed = _complete(server, probe_tokens(server.plan), PROBE_OUTPUT_TOKENS, PROBE_TIMEOUT_S)
+    return failed and f"the probe request failed: {failed} (--no-probe serves without one)"
+
+
+def ask_one_token(server: RunningServer, timeout_s: float) -> str | None:
+    """Asks for one token, to see whether anything is computed; returns why not, or None."""
+    return _complete(server, SHORTEST_PROBE_TOKENS, 1, timeout_s)
+
+
+def _complete(
+    server: RunningServer, prompt_tokens: int, output_tokens: int, timeout_s: float
+) -> str | None:
+    ids = random.Random(f"{server.plan.nonce}{time.monotonic()}")
     body = {
         "model": server.plan.served_model_name,
-        "prompt": [
-            ids.randint(_LOWEST_TOKEN, _HIGHEST_TOKEN) for _ in range(probe_tokens(server.plan))
-        ],
-        "max_tokens": PROBE_OUTPUT_TOKENS,
+        "prompt": [ids.randint(_LOWEST_TOKEN, _HIGHEST_TOKEN) for _ in range(prompt_tokens)],
+        "max_tokens": output_tokens,
         "ignore_eos": True,
         "temperature": 0,
     }
@@ -39,9 +50,9 @@ def probe(server: RunningServer) -> str | None:
         f"{server.url}/v1/completions", data=json.dumps(body).encode(), headers=_headers(server)
     )
     try:
-        ask(request, PROBE_TIMEOUT_S)
+        ask(request, timeout_s)
     except OSError as error:
-        return f"the probe request failed: {error} (--no-probe serves without one)"
+        return str(error)
     return None
 
 

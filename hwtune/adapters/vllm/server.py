@@ -8,17 +8,17 @@ import datetime
 import http.client
 import os
 import signal
-import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwtune.adapters.vllm.processes import spawn, stop_tree
+from hwtune.adapters.vllm.log_copy import Echo, LogCopy
+from hwtune.adapters.vllm.ports import port_use, require_free_port
+from hwtune.adapters.vllm.processes import family, spawn, stop_tree
 from hwtune.adapters.vllm.surroundings import surroundings
 from hwtune.domain.errors import ExternalFailureError
 from hwtune.domain.launch import PLAN_ENVIRONMENT_VARIABLE, LaunchPlan
@@ -37,8 +37,6 @@ from hwtune.io.run_dir import (
 POLL_INTERVAL_S = 0.25
 REQUEST_TIMEOUT_S = 5.0
 
-Echo = Callable[[str], None]
-
 
 @dataclass(slots=True, kw_only=True)
 class RunningServer:
@@ -51,6 +49,10 @@ class RunningServer:
     log: LogCopy
     reason: str | None = None
     """Why it is being stopped; set by who stops it."""
+    status: ServerStatus | None = None
+    """As last written to the run directory."""
+    losses: tuple[str, ...] = ()
+    """Evidence that could not be kept, and why."""
 
     def alive(self) -> bool:
         """Whether the server still runs."""
@@ -60,60 +62,41 @@ class RunningServer:
         """Stores the Prometheus page in the run directory and returns it; None when it is gone."""
         text = _get(f"{self.url}/metrics")
         if text is not None:
-            write_quietly(self.run_dir / METRICS_FILE, text)
+            self._note(write_quietly(self.run_dir / METRICS_FILE, text))
         return text
 
+    def set_status(self, status: ServerStatus) -> None:
+        """Writes down how far the server got."""
+        self.status = dataclasses.replace(status, evidence_lost=self.losses)
+        self._note(write_status(self.run_dir, self.status))
 
-class LogCopy:
-    """Copies a child's output to a file and, if asked, to the terminal, as it comes.
+    def note_losses(self) -> tuple[str, ...]:
+        """Evidence found lost since it was last asked; the status file says so too."""
+        before = self.losses
+        if not self.run_dir.is_dir():
+            self._note(f"{self.run_dir}: deleted while the server ran")
+        else:
+            self._note(self.log.lost)
+        new = self.losses[len(before) :]
+        if new and self.status is not None:
+            self.set_status(self.status)
+        return new
 
-    A disk that fills up costs the log, not the server: ``lost`` says so.
-    """
+    def _note(self, loss: str | None) -> None:
+        if loss is not None and loss not in self.losses:
+            self.losses = (*self.losses, loss)
 
-    def __init__(self, child: subprocess.Popen[bytes], path: Path, echo: Echo | None) -> None:
-        self.lost: str | None = None
-        self._child = child
-        self._path = path
-        self._echo = echo
-        self._thread = threading.Thread(target=self._copy, name="hwtune-log", daemon=True)
-        self._thread.start()
 
-    def join(self, timeout_s: float) -> None:
-        """Waits until the child's output has ended, and lets go of it."""
-        self._thread.join(timeout_s)
-        if self._child.stdout is not None and not self._thread.is_alive():
-            self._child.stdout.close()
+class NotServingError(ExternalFailureError):
+    """A server runs and does not serve; the message says why, and the log knows no more."""
 
-    def _copy(self) -> None:
-        """Reads to the end whatever becomes of file and terminal: a full pipe blocks the server."""
-        assert self._child.stdout is not None
-        with contextlib.ExitStack() as files:
-            write = self._open(files)
-            for line in self._child.stdout:
-                if write is not None and self.lost is None:
-                    self._keep(write, line)
-                self._show(line)
 
-    def _open(self, files: contextlib.ExitStack) -> Callable[[bytes], object] | None:
-        try:
-            return files.enter_context(self._path.open("ab", buffering=0)).write
-        except OSError as error:
-            self.lost = f"{self._path}: {error.strerror}"
-            return None
+class ServerFailedError(ExternalFailureError):
+    """A server ended or did not come up; ``log`` has its last lines, whatever became of the file."""
 
-    def _keep(self, write: Callable[[bytes], object], line: bytes) -> None:
-        try:
-            write(line)
-        except OSError as error:
-            self.lost = f"{self._path}: {error.strerror}"
-
-    def _show(self, line: bytes) -> None:
-        if self._echo is None:
-            return
-        try:
-            self._echo(line.decode("utf-8", "replace").rstrip("\n"))
-        except (OSError, ValueError):
-            self._echo = None  # the reader of our output has gone
+    def __init__(self, message: str, log: LogCopy) -> None:
+        super().__init__(message)
+        self.log = log
 
 
 @contextlib.contextmanager
@@ -132,7 +115,7 @@ def serve(
         InputError: the run directory already holds a run.
         ExternalFailureError: the port is taken, or the server died or did not become healthy.
     """
-    _require_free_port(plan)
+    require_free_port(plan.host, plan.port)
     run_dir = create_run_dir(run_dir)
     plan_path = _write_plan(plan, run_dir)
     environment = {**os.environ, PLAN_ENVIRONMENT_VARIABLE: str(plan_path), **plan.environment}
@@ -146,16 +129,15 @@ def serve(
     )
     status = _status(server, "starting", started_at=_now())
     try:
-        write_status(run_dir, status)
+        server.set_status(status)
         write_environment(surroundings(environment), run_dir)
         _wait_until_healthy(server, ready_timeout_s)
         server.scrape()
-        status = dataclasses.replace(status, state="ready")
-        write_status(run_dir, status)
+        server.set_status(dataclasses.replace(status, state="ready"))
         yield server
     finally:
         with _uninterrupted():
-            _finish(server, status)
+            _finish(server, server.status or status)
 
 
 def _write_plan(plan: LaunchPlan, run_dir: Path) -> Path:
@@ -170,17 +152,16 @@ def _finish(server: RunningServer, status: ServerStatus) -> None:
     """Last evidence, then the end of every process, then the final status."""
     exit_code = server.child.poll()
     state: State = "stopped" if exit_code is None else "died"
-    if state == "stopped" and status.state == "ready":
+    if state == "stopped" and status.state == "ready" and status.trouble is None:
         server.scrape()
     stop_tree(server.child)
     server.log.join(timeout_s=5.0)
     reason = server.reason or ("stopped by hwtune" if exit_code is None else "ended by itself")
-    if server.log.lost:
-        reason += f"; log incomplete: {server.log.lost}"
+    server.note_losses()
     final = dataclasses.replace(
         status, state=state, ended_at=_now(), exit_code=server.child.poll(), reason=reason
     )
-    write_status(server.run_dir, final)
+    server.set_status(final)
 
 
 @contextlib.contextmanager
@@ -213,8 +194,8 @@ def _wait_until_healthy(server: RunningServer, timeout_s: float) -> None:
                 f"vLLM ended with status {server.child.returncode} during start-up; "
                 f"log: {server.run_dir / LOG_FILE}"
             )
-            raise ExternalFailureError(message)
-        if _get(f"{server.url}/health") is not None:
+            raise ServerFailedError(message, server.log)
+        if _get(f"{server.url}/health") is not None and _is_ours(server):
             return
         time.sleep(POLL_INTERVAL_S)
     server.reason = f"not healthy after {timeout_s:g} s"
@@ -222,7 +203,24 @@ def _wait_until_healthy(server: RunningServer, timeout_s: float) -> None:
         f"vLLM was not healthy after {timeout_s:g} s (raise --ready-timeout if it is only slow); "
         f"log: {server.run_dir / LOG_FILE}"
     )
-    raise ExternalFailureError(message)
+    raise ServerFailedError(message, server.log)
+
+
+def _is_ours(server: RunningServer) -> bool:
+    """Whether the one that answers is this server, and nobody else on its port.
+
+    Raises:
+        NotServingError: another process took the port, or shares it.
+    """
+    plan = server.plan
+    use = port_use(plan.host, plan.port, family(server.child.pid))
+    if use.ours is None or (use.ours and not use.strangers):
+        return True
+    if not use.strangers:
+        return False
+    server.reason = f"port {plan.port} is taken by {', '.join(use.strangers)}"
+    message = f"{server.reason}: requests would go there; stop it, or give another --port"
+    raise NotServingError(message)
 
 
 def ask(request: str | urllib.request.Request, timeout_s: float) -> bytes:
@@ -247,23 +245,6 @@ def _get(url: str) -> str | None:
         return ask(url, REQUEST_TIMEOUT_S).decode("utf-8", "replace")
     except (OSError, ValueError):
         return None
-
-
-def _require_free_port(plan: LaunchPlan) -> None:
-    with socket.socket(_family(plan.host)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((plan.host, plan.port))
-        except OSError as error:
-            message = (
-                f"{plan.host}:{plan.port}: cannot listen there ({error.strerror}); "
-                "stop what uses the port, or give another with --port"
-            )
-            raise ExternalFailureError(message) from None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _address(host: str) -> str:
