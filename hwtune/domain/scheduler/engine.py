@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hwtune.domain.scheduler.cache import Cache, Hit
 from hwtune.domain.scheduler.live import FINISHED, PREEMPTED, RUNNING, WAITING, Live
 from hwtune.domain.scheduler.plan import Pick, Plan
 from hwtune.domain.scheduler.queues import ByPriority, Fcfs, Queue
 from hwtune.domain.scheduler.setup import Setup
 from hwtune.domain.scheduler.values import RowKind
+
+_STEPS_IN_FLIGHT = 2
+"""Most steps whose output is still to come."""
 
 
 class Engine:
@@ -25,24 +26,72 @@ class Engine:
         """Running request -> length of its block table per group."""
         self.held: dict[str, tuple[int, ...]] = {}
         """Running request -> blocks held per group."""
+        self.tick = -1
+        """Number of the last scheduled step."""
+        self.changes = 0
+        """Grows whenever ``tables`` change."""
+        self._settled: Plan | None = None
+        self._settled_until = -1
+        self._preempted_at = -_STEPS_IN_FLIGHT - 1
 
     # --- schedule ---------------------------------------------------------------------------
 
     def schedule(self) -> Plan:
         """Decides one step and counts its tokens as computed."""
-        setup = self._setup
+        self.tick += 1
+        if self._settled is not None:
+            if self.tick <= self._settled_until:
+                return self._settled
+            self._settled = None
         plan = Plan(
-            budget=setup.max_scheduled,
+            tick=self.tick,
+            budget=self._setup.max_scheduled,
             inputs=self._config.max_num_batched_tokens,
             long_prefill=self._long_prefill(),
         )
         self.cache.begin_step()
-        self._schedule_running(plan)
+        left = self._schedule_running(plan)
+        for live in self.running[left:]:
+            live.catch_up(self.tick)
         if not plan.preempted:
             self._schedule_waiting(plan)
         self.cache.end_scheduling()
-        self._advance(plan.picks)
+        self._advance(plan)
+        self._settle(plan)
         return plan
+
+    @property
+    def settled(self) -> Plan | None:
+        """The plan that the next steps will repeat."""
+        return self._settled
+
+    def settled_for(self) -> int:
+        """How many of the next steps are sure to repeat the last one, unless something arrives."""
+        return 0 if self._settled is None else self._settled_until - self.tick
+
+    def skip(self, steps: int) -> None:
+        """Counts steps that repeat the last one."""
+        self.tick += steps
+
+    def add(self, live: Live) -> None:
+        """A request arrives."""
+        self.waiting.add(live)
+        self._settled = None
+
+    def _settle(self, plan: Plan) -> None:
+        """Notices that every running request is easy, so that nothing changes until one is not.
+
+        Whoever waits will be refused for the same reason until then, except for a request whose
+        output from before its preemption is still to come.
+        """
+        if plan.preempted:
+            self._preempted_at = self.tick
+        if plan.picks or len(plan.lives) != len(self.running) or not plan.lives:
+            return
+        if self.tick - self._preempted_at <= _STEPS_IN_FLIGHT:
+            return
+        self._settled = plan
+        self._settled_until = min([live.easy_until for live in plan.lives])
 
     def _long_prefill(self) -> int:
         """The threshold protects others, so it does not hold for a request that is alone."""
@@ -55,11 +104,16 @@ class Engine:
             return max(threshold, config.max_num_batched_tokens // max(requests, 1))
         return threshold
 
-    def _schedule_running(self, plan: Plan) -> None:
+    def _schedule_running(self, plan: Plan) -> int:
+        """Rows for the running requests; returns how many of them were asked."""
+        running, tick, slots = self.running, self.tick, self._setup.draft_slots
         index = 0
-        draft_slots = self._setup.draft_slots
-        while index < len(self.running) and plan.budget > 0 and plan.inputs > draft_slots:
-            live = self.running[index]
+        while index < len(running) and plan.budget > 0 and plan.inputs > slots:
+            live = running[index]
+            if live.easy_until >= tick:
+                index += self._easy_rows(plan, index)
+                continue
+            live.catch_up(tick)
             tokens = 0 if _ends_in_flight(live) else self._wanted(live, plan)
             if tokens <= 0:
                 index += 1
@@ -68,10 +122,48 @@ class Engine:
                 victim = self._victim()
                 index -= self._preempt(victim, plan, index)
                 if victim is live:
-                    return
+                    return index
+            if tokens == 1 and self._eased(live):
+                continue
             plan.prefill_scheduled |= live.prefilling
-            plan.charge(self._pick(live, tokens, "running"), draft_slots)
+            pick = self._pick(live, tokens, "running")
+            plan.charge(pick, live.entry(tick, tokens, pick.drafts, "running"), slots)
             index += 1
+        return index
+
+    def _easy_rows(self, plan: Plan, start: int) -> int:
+        """Rows of easy requests from ``start`` on, as far as they and the budgets go."""
+        tick, cost = self.tick, 1 + self._setup.draft_slots
+        most = min(plan.budget, -(-(plan.inputs - cost + 1) // cost))
+        lives = []
+        for live in self.running[start : start + most]:
+            if live.easy_until < tick:
+                break
+            lives.append(live)
+        plan.lives += lives
+        plan.entries += [live.lane for live in lives if live.lane is not None]
+        plan.budget -= len(lives)
+        plan.inputs -= cost * len(lives)
+        return len(lives)
+
+    def _eased(self, live: Live) -> bool:
+        """Makes a request easy if the next steps can only add a token each, this one included."""
+        flight = 1 if self._config.async_scheduling else 0
+        if (
+            self._setup.num_drafts
+            or live.prefilling
+            or live.stale
+            or live.placeholders != flight
+            or live.in_flight != flight
+            or live.known + flight - live.computed != 1
+        ):
+            return False
+        end = min(live.limit, self._config.max_model_len)
+        steps = min(live.quiet_until - live.computed, end - live.known - 1)
+        if steps < 2:
+            return False
+        live.ease(self.tick, steps)
+        return True
 
     def _wanted(self, live: Live, plan: Plan) -> int:
         """Tokens that a running request asks for, within every limit."""
@@ -98,6 +190,7 @@ class Engine:
     def _note_tables(self, live: Live) -> None:
         self.tables[live.id] = tuple([len(table.blocks) for table in live.tables])
         self.held[live.id] = tuple([table.held for table in live.tables])
+        self.changes += 1
 
     def _pick(self, live: Live, tokens: int, kind: RowKind) -> Pick:
         drafts = 0
@@ -116,6 +209,7 @@ class Engine:
         """Sends a running request back to the queue; 1 if it stood before ``index``."""
         place = self.running.index(victim)
         del self.running[place]
+        victim.catch_up(self.tick)
         if self._setup.rules.preemption_refunds:
             plan.refund(victim, self._setup.draft_slots)
         self._drop_tables(victim)
@@ -131,6 +225,7 @@ class Engine:
     def _drop_tables(self, live: Live) -> None:
         self.tables.pop(live.id, None)
         self.held.pop(live.id, None)
+        self.changes += 1
 
     # --- admit ------------------------------------------------------------------------------
 
@@ -152,7 +247,9 @@ class Engine:
             live.status = RUNNING
             live.computed = pick.computed
             self._note_tables(live)
-            plan.charge(pick, draft_slots)
+            plan.charge(
+                pick, live.entry(self.tick, pick.tokens, pick.drafts, pick.kind), draft_slots
+            )
         if passed_over:
             self.waiting.put_back(passed_over)
 
@@ -197,15 +294,15 @@ class Engine:
             and self._setup.rules.pads_verifications
             and tokens == 1
             and not plan.prefill_scheduled
-            and (any(pick.kind == "running" for pick in plan.picks) or hit.tokens > 0)
+            and (any(pick.kind == "running" for pick in plan.picks.values()) or hit.tokens > 0)
             and hit.tokens + drafts + 2 <= self._config.max_model_len
         )
 
     # --- after ------------------------------------------------------------------------------
 
-    def _advance(self, picks: Iterable[Pick]) -> None:
+    def _advance(self, plan: Plan) -> None:
         asynchronous = self._config.async_scheduling
-        for pick in picks:
+        for pick in plan.picks.values():
             live = pick.live
             live.computed += pick.tokens
             live.in_flight += pick.tokens
@@ -224,6 +321,7 @@ class Engine:
             self.waiting.remove(live)
         live.status = FINISHED
         self.cache.release(live)
+        self._settled = None
 
 
 def _ends_in_flight(live: Live) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwtune.domain.scheduler.blocks import Block, Key
-from hwtune.domain.scheduler.values import Request
+from hwtune.domain.scheduler.values import Entry, Request, RowKind
 
 WAITING, RUNNING, PREEMPTED, FINISHED = range(4)
 
@@ -48,10 +48,12 @@ class Live:
         "arrival",
         "computed",
         "drop_stale",
+        "easy_until",
         "id",
         "in_flight",
         "junction",
         "known",
+        "lane",
         "limit",
         "name_tokens",
         "names",
@@ -101,6 +103,10 @@ class Live:
         """Verifications of drafts so far."""
         self.quiet_until = 0
         """Up to this many tokens an allocation changes nothing."""
+        self.lane: Entry | None = None
+        """The row while each step only adds one token (see ``ease``)."""
+        self.easy_until = -1
+        """The last tick of which that is known."""
         self.tables = [Table() for _ in range(num_groups)]
         self.owner: object = order
         self.prefix_owner: object = request.prefix_id
@@ -109,6 +115,26 @@ class Live:
         self.name_tokens = request.prefix_name_tokens
         if self.names:
             self.prefix_len = min(len(self.names) * self.name_tokens, request.prompt_len)
+
+    def ease(self, tick: int, steps: int) -> None:
+        """From now on for ``steps`` ticks the request gains a token per step and nothing else.
+
+        Its counters rest meanwhile. The row is kept relative to the tick, so one row serves all.
+        """
+        self.easy_until = tick + steps - 1
+        self.lane = self.entry(tick, 1, 0, "running")
+
+    def catch_up(self, tick: int) -> None:
+        """Counts the tokens of the steps before ``tick`` in which the counters rested."""
+        lane = self.lane
+        if lane is not None:
+            self.computed, self.known = lane[2] + tick, lane[6] + tick
+            self.lane, self.easy_until = None, -1
+
+    def entry(self, tick: int, tokens: int, drafts: int, kind: RowKind) -> Entry:
+        """A row of the step at ``tick``, relative to it."""
+        computed, known = self.computed - tick, self.known - tick
+        return (self.id, tokens, computed, drafts, kind, self.prompt_len, known)
 
     def key(self, group: int, hash_block: int, hash_tokens: int) -> Key:
         """Under which the tokens up to the end of a hash block are cached."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hwtune.domain.scheduler.engine import Engine
 from hwtune.domain.scheduler.live import FINISHED, RUNNING, Live
-from hwtune.domain.scheduler.plan import Pick
+from hwtune.domain.scheduler.plan import Pick, Plan
 from hwtune.domain.scheduler.values import SchedulerConfig
 
 
@@ -17,7 +17,7 @@ class Outputs:
         self._speculation = config.speculation
         self._asynchronous = config.async_scheduling
 
-    def process(self, picks: list[Pick]) -> tuple[dict[str, int], list[str]]:
+    def process(self, plan: Plan) -> tuple[dict[str, int], list[str]]:
         """The output of one step reaches the scheduler (update_from_output).
 
         Returns:
@@ -25,8 +25,11 @@ class Outputs:
         """
         out: dict[str, int] = {}
         finished: list[str] = []
-        for pick in picks:
-            live = pick.live
+        for place, live in enumerate(plan.lives):
+            if live.lane is not None:
+                out[live.id] = 1
+                continue
+            pick = plan.picks.get(place) or _easy_pick(live)
             accepted = self._accepted(pick) if pick.drafts and pick.produces else 0
             if live.status == FINISHED:
                 continue
@@ -83,3 +86,8 @@ class Outputs:
             return speculation.num_tokens
         chosen = speculation.drafted[(live.order + live.verified) % len(speculation.drafted)]
         return min(chosen, speculation.num_tokens)
+
+
+def _easy_pick(live: Live) -> Pick:
+    """An easy row whose request stopped being easy before its output came."""
+    return Pick(live=live, tokens=1, drafts=0, kind="running", computed=0, produces=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hwtune.domain.scheduler.engine import Engine
 from hwtune.domain.scheduler.live import Live
@@ -13,15 +13,33 @@ from hwtune.domain.scheduler.plan import Plan
 from hwtune.domain.scheduler.progress import Progress
 from hwtune.domain.scheduler.setup import Setup, prepare
 from hwtune.domain.scheduler.stall import explain_stall
-from hwtune.domain.scheduler.values import Request, Scenario, Stall, Status, Step
+from hwtune.domain.scheduler.values import Entry, Request, Scenario, Stall, Status, Step, Stretch
+
+_MANY = 1 << 60
+"""More steps than any stretch has."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
     """A scheduled step whose output is not processed yet."""
 
+    index: int
     plan: Plan
-    step: Step
+    tick: int
+    view: _View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What the engine looks like right after scheduling."""
+
+    entries: tuple[Entry, ...]
+    preempted: tuple[str, ...]
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    blocks: dict[str, tuple[int, ...]]
+    held: dict[str, tuple[int, ...]]
+    free: int
 
 
 class Simulation:
@@ -40,6 +58,11 @@ class Simulation:
         self._depth = 2 if scenario.config.async_scheduling else 1
         self._count = 0
         self._announce = False
+        self._last: _Batch | None = None
+        self._changes = -1
+        self._tables: dict[str, tuple[int, ...]] = {}
+        self._held: dict[str, tuple[int, ...]] = {}
+        self._running: tuple[str, ...] = ()
         self.clock = 0
         """Index of the next step to be scheduled; may be set forward while nothing is going on."""
 
@@ -58,7 +81,7 @@ class Simulation:
         order = self._count if number is None else number
         self._count += 1
         groups = len(self._setup.groups)
-        self._engine.waiting.add(Live(request, order, float(order), groups))
+        self._engine.add(Live(request, order, float(order), groups))
 
     @property
     def busy(self) -> bool:
@@ -76,6 +99,17 @@ class Simulation:
 
     def step(self) -> Step | None:
         """Plays one step; None while the first one is still in flight, or when all is done."""
+        stretch = self.advance(1)
+        return stretch.first if stretch else None
+
+    def advance(self, at_most: int) -> Stretch | None:
+        """Plays steps until one differs from the one before, ``at_most`` of them.
+
+        A stretch ends before anything finishes, so what depends on finishes can be added in time.
+
+        Returns:
+            At least one step; None while the first one is still in flight, or when all is done.
+        """
         if self._schedulable:
             self._batches.append(self._schedule())
             if len(self._batches) < self._depth:
@@ -83,10 +117,36 @@ class Simulation:
         if not self._batches:
             return None
         batch = self._batches.popleft()
-        out, finished = self._outputs.process(batch.plan.picks)
+        more = 0
+        if at_most > 1 and batch.plan is self._engine.settled:
+            more = min(at_most - 1, self._engine.settled_for())
+            self._skip(more)
+        return Stretch(first=self._processed(batch), count=1 + more)
+
+    def _skip(self, steps: int) -> None:
+        self._engine.skip(steps)
+        self.clock += steps
+        for batch in self._batches:
+            batch.index += steps
+            batch.tick += steps
+
+    def _processed(self, batch: _Batch) -> Step:
+        out, finished = self._outputs.process(batch.plan)
         self._announce |= bool(finished)
-        return replace(
-            batch.step,
+        view = batch.view
+        left = batch.plan.budget
+        return Step(
+            index=batch.index,
+            entries=view.entries,
+            shift=batch.tick,
+            total=self._setup.max_scheduled - left,
+            budget_left=left,
+            preempted=view.preempted,
+            running=view.running,
+            waiting=view.waiting,
+            blocks=view.blocks,
+            held=view.held,
+            free=view.free,
             free_after=self._engine.cache.pool.free,
             out=out,
             finished=tuple(finished),
@@ -96,24 +156,28 @@ class Simulation:
         engine = self._engine
         plan = engine.schedule()
         self._announce = False
-        total = sum([pick.tokens for pick in plan.picks])
-        step = Step(
-            index=self.clock,
-            entries=tuple([pick.entry for pick in plan.picks]),
-            total=total,
-            budget_left=self._setup.max_scheduled - total,
-            preempted=tuple([live.id for live in plan.preempted]),
-            running=tuple([live.id for live in engine.running]),
-            waiting=engine.waiting.ids(),
-            blocks=dict(engine.tables),
-            held=dict(engine.held),
-            free=engine.cache.pool.free,
-            free_after=0,
-            out={},
-            finished=(),
-        )
+        if self._last is None or self._last.plan is not plan:
+            self._last = _Batch(index=0, plan=plan, tick=0, view=self._view(plan))
+        batch = _Batch(index=self.clock, plan=plan, tick=engine.tick, view=self._last.view)
         self.clock += 1
-        return _Batch(plan=plan, step=step)
+        return batch
+
+    def _view(self, plan: Plan) -> _View:
+        engine = self._engine
+        if self._changes != engine.changes:
+            self._changes = engine.changes
+            self._tables = dict(engine.tables)
+            self._held = dict(engine.held)
+            self._running = tuple([live.id for live in engine.running])
+        return _View(
+            entries=tuple(plan.entries),
+            preempted=tuple([live.id for live in plan.preempted]),
+            running=self._running,
+            waiting=engine.waiting.ids(),
+            blocks=self._tables,
+            held=self._held,
+            free=engine.cache.pool.free,
+        )
 
 
 class Run:
@@ -134,14 +198,20 @@ class Run:
 
     def steps(self) -> Iterator[Step]:
         """Every step in order; a run that is stuck ends when nothing new can come."""
-        simulation, progress = self._simulation, Progress()
-        while simulation.busy or self._arrivals:
+        for stretch in self.stretches():
+            yield from stretch.steps()
+
+    def stretches(self) -> Iterator[Stretch]:
+        """The same steps, those in one that only decode and differ in nothing else."""
+        simulation, arrivals, progress = self._simulation, self._arrivals, Progress()
+        while simulation.busy or arrivals:
             self._arrive()
-            step = simulation.step()
-            if step is None:
+            steps_left = arrivals[0][1].arrival_step - simulation.clock if arrivals else _MANY
+            stretch = simulation.advance(max(steps_left, 1))
+            if stretch is None:
                 continue
-            yield step
-            if progress.hopeless(step) and not self._arrivals:
+            yield stretch
+            if progress.hopeless(stretch.first) and not arrivals:
                 self.stall = simulation.stall()
                 if self.stall:
                     return
