@@ -11,7 +11,15 @@ from hwtune.domain.environment import ServerEnvironment
 from hwtune.domain.launch import LaunchPlan
 
 KernelOutcome = Literal[
-    "hit", "fallback", "captured", "fault", "returned", "stored", "called", "recorded"
+    "hit",
+    "fallback",
+    "captured",
+    "replayed",
+    "fault",
+    "returned",
+    "stored",
+    "called",
+    "recorded",
 ]
 Value = bool | int | float | str | tuple[str | int, ...]
 
@@ -29,6 +37,7 @@ class KernelCount:
     kernel: str
     outcome: KernelOutcome
     """``hit``: the kernel computed the call. ``captured``: called while a graph was recorded.
+    ``replayed``: such a graph ran, counted once per call that it holds.
     ``fallback``: vLLM's own path took the call. ``fault``: our code raised, vLLM's path served.
     The others count what vllm-ascend does by itself: see ``hwtune.domain.attn_states``."""
     reason: str

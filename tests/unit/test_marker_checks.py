@@ -201,6 +201,7 @@ def test_registered_is_no_hit() -> None:
         ([_count("k1", "hit", 0)], True, "failed", "no counted call"),
         ([_count("k1", "fallback", 2, "page 784")], True, "failed", "2 fell back: page 784"),
         ([_count("k1", "captured", 2)], True, "failed", "captured in a graph"),
+        ([_count("k1", "replayed", 8)], True, "passed", "8 calls in replayed graphs"),
         ([_count("k2", "hit", 3)], True, "failed", "no counted call"),
         ([_count("k1", "fallback", 2, "page 784")], False, "skipped", "no counted call yet; 2 fell"),
         ([_count("k1", "fallback", 2, "query shorter than 64")], False, "skipped",

@@ -274,6 +274,7 @@ def _cpu_backend() -> type[Any]:
 def _triton_backend() -> type[Any]:
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
+    from hwtune.adapters.vllm.replays import WatchingBuilder
     from hwtune.adapters.vllm.triton_dispatch import TritonDispatch
 
     backend = _subclass("HwtuneTritonAttentionBackend", TritonAttentionBackend, TritonDispatch)
@@ -281,7 +282,7 @@ def _triton_backend() -> type[Any]:
         return backend
     builder = type(
         "HwtuneTritonMetadataBuilder",
-        (TritonAttentionBackend.get_builder_cls(),),
+        (WatchingBuilder, TritonAttentionBackend.get_builder_cls()),
         # A branch frozen into a graph for one long sequence and replayed on several would be
         # silently wrong, so graphs may hold single-token decodes only.
         {

@@ -70,6 +70,10 @@ class BoundKernel:
         """One more call that the kernel served (or that a graph recorded)."""
         self._counters.view[self._captured if capturing else self._hit] += 1
 
+    def count_replay(self) -> None:
+        """One more replay of a graph that holds a call of the kernel."""
+        self._counters.view[self._counters.slot(self.name, "replayed")] += 1
+
     def retire(self, error: BaseException) -> None:
         """The kernel raised or computed wrongly: out of service in this layer from now on."""
         self.pending = None

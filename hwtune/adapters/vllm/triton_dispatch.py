@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from hwtune.adapters.vllm.backend import DispatchingImpl
+from hwtune.adapters.vllm.dispatch import BoundKernel
+from hwtune.adapters.vllm.replays import ReplayWatch, watch_of
 from hwtune.domain.kernel import LayerTraits
 
 _FP8 = ("fp8", "fp8_e4m3")
@@ -25,6 +27,28 @@ class TritonDispatch(DispatchingImpl):
     """
 
     _hwtune_extras: dict[str, Any]
+    _hwtune_watch: ReplayWatch | None = None
+
+    def _select(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: Any,
+        fused_output: bool,
+    ) -> BoundKernel | None:
+        kernel = super()._select(layer, query, kv_cache, metadata, fused_output)
+        if self._hwtune_watch is not None:
+            self._hwtune_watch.calls += 1
+        return kernel
+
+    def count(
+        self, kernel: BoundKernel, kv_cache: torch.Tensor, metadata: Any, capturing: bool
+    ) -> None:
+        """Also remembers whose calls graphs hold."""
+        super().count(kernel, kv_cache, metadata, capturing)
+        if capturing and self._hwtune_watch is not None:
+            self._hwtune_watch.captured[id(kernel)] = kernel
 
     def layer_traits(
         self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any
@@ -32,6 +56,7 @@ class TritonDispatch(DispatchingImpl):
         """The common traits; a cache that the kernels cannot read is a refusal."""
         me: Any = self
         self._hwtune_extras = self._extras(layer)
+        self._hwtune_watch = watch_of(getattr(layer, "layer_name", "?"))
         return dataclasses.replace(
             super().layer_traits(layer, query, kv_cache, metadata),
             chunked=getattr(me, "chunk_lookback", -1) > -1,
