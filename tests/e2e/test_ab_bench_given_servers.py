@@ -91,18 +91,15 @@ print("agree")
 
 @pytest.fixture(scope="module")
 def cheat(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Other weights, prefix caching left on, and kernels whose conditions are never met."""
+    """A server of other weights, with prefix caching left on."""
     folder = tmp_path_factory.mktemp("cheat")
     other = folder / "model"
     shutil.copytree(MODEL, other)
     script = (MODEL / "make_weights.py").read_text().replace("manual_seed(0)", "manual_seed(7)")
     (other / "make_weights.py").write_text(script)
     subprocess.run([sys.executable, str(other / "make_weights.py")], check=True, timeout=120)
-    profile = folder / "never.toml"
-    text = EVERY_SHAPE.read_text()
-    profile.write_text(text.replace("min_query_len = 2\n", "min_query_len = 8000\n"))
     port = free_port()
-    command = [sys.executable, "-m", "hwtune", "serve", str(other), "--profile", str(profile)]
+    command = [sys.executable, "-m", "hwtune", "serve", str(other), "--profile", str(EVERY_SHAPE)]
     command += ["--run-dir", str(folder / "run"), "--port", str(port), *FLAGS]
     served = start_command([*command, "--enable-prefix-caching"], folder / "run", port)
     try:
@@ -115,7 +112,7 @@ def cheat(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         served.process.stdout.close()
 
 
-def test_a_candidate_with_other_text_other_caching_and_unhit_kernels_is_refused(
+def test_a_candidate_with_other_text_and_other_caching_is_refused(
     baseline: Served, cheat: Served, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "ab"
@@ -126,7 +123,6 @@ def test_a_candidate_with_other_text_other_caching_and_unhit_kernels_is_refused(
     data = json.loads(result.stdout)
     failed = _gates(data, "failed")
     assert failed["prefix caching set alike"] == "baseline off, candidate on"
-    assert "vendor_prefill" in failed["markers of the candidate"]
     assert "model" in failed["arms differ only in what was declared"]
     assert "outputs agree" in failed or "sane output" in failed
     for metric in data["tiers"][0]["metrics"]:
