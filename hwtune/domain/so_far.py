@@ -16,6 +16,8 @@ from hwtune.domain.workload import Block, Design
 
 _FEWEST_BLOCKS = 3
 """An interval over two is as wide as the sky."""
+_LAST_PROMPTS = 200
+"""Whose texts are looked at after each block; at the end all are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ def standing(design: Design, tier: str, phase: Phase, records: Sequence[RequestR
     blocks = tuple(paired_blocks(mine, design).values())
     if not blocks:
         return ""
-    pairs = [pair for block in blocks for pair in block]
+    pairs = [pair for block in blocks for pair in block][-_LAST_PROMPTS:]
     red = [gate for gate in tier_gates(mine, pairs, design.output_tokens) if gate.state == "failed"]
     if red:
         return f"RED: {red[0].name}"
