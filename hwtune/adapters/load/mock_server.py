@@ -148,27 +148,20 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._read_s = clock()
         self._buffer += data
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
+        request = _request(bytes(self._buffer))
+        if request is None:
             return
-        # A request line stands where a response has its status line.
-        head = parse_head(b"HTTP/1.1 200\r\n" + self._buffer[self._buffer.find(b"\r\n") + 2 :])
-        length = (head.content_length or 0) if head else 0
-        if len(self._buffer) < end + 4 + length:
-            return
-        line, *headers = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
-        body = bytes(self._buffer[end + 4 : end + 4 + length])
-        del self._buffer[: end + 4 + length]
+        del self._buffer[: request.size]
         key = self._server.behaviour.api_key
-        if key and f"Authorization: Bearer {key}" not in headers:
+        if key and f"Authorization: Bearer {key}" not in request.headers:
             self.write(plain_response(401, {"error": {"message": "no or another API key"}}))
             return
-        self._handle(line.split()[1], body)
+        self._handle(request.path, request.body)
 
-    def _handle(self, path: str, body: bytes) -> None:
+    def _handle(self, path: str, body: dict[str, Any]) -> None:
         behaviour = self._server.behaviour
         if path.endswith("/completions"):
-            self._complete(_parsed(body), chat="/chat/" in path)
+            self._complete(body, chat="/chat/" in path)
         elif path.endswith("/metrics") and behaviour.prefix_caching is not None:
             self.write(text_response(metrics_text(behaviour, self._server.prompt_tokens)))
         elif path.endswith("/health"):
@@ -229,11 +222,29 @@ def _lengths(body: dict[str, Any], chat: bool) -> tuple[int, int]:
     return words + 5, int(body.get("max_completion_tokens") or body["max_tokens"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    path: str
+    headers: tuple[str, ...]
+    body: dict[str, Any]
+    size: int
+    """Bytes of the whole request."""
+
+
 @lru_cache(maxsize=64)
-def _parsed(body: bytes) -> dict[str, Any]:
-    """The request. Equal ones are parsed once: parsing is not what is to be timed."""
-    data: dict[str, Any] = json.loads(body)
-    return data
+def _request(raw: bytes) -> _Request | None:
+    """A whole request, or None while it is not. Equal ones are read once: reading is not timed."""
+    end = raw.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    # A request line stands where a response has its status line.
+    head = parse_head(b"HTTP/1.1 200\r\n" + raw[raw.find(b"\r\n") + 2 :])
+    length = (head.content_length or 0) if head else 0
+    if len(raw) < end + 4 + length:
+        return None
+    line, *headers = raw[:end].decode("latin-1").split("\r\n")
+    body = json.loads(raw[end + 4 : end + 4 + length] or b"{}")
+    return _Request(path=line.split()[1], headers=tuple(headers), body=body, size=end + 4 + length)
 
 
 def main(arguments: list[str] | None = None) -> None:
