@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from hwtune.domain.evidence import Evidence
     from hwtune.domain.following import Until
     from hwtune.domain.markers import MarkerReport
+    from hwtune.domain.page_steps import PageDerivation
 
 
 def verify_markers(
     logs: option.Logs = None,
     run_dir: option.RunDir = None,
     url: option.Url = None,
+    model: option.Model = None,
+    profile: option.Profile = None,
     expect: option.Expect = None,
     nonce: option.Nonce = None,
     require_hits: option.RequireHits = None,
@@ -45,6 +48,8 @@ def verify_markers(
         logs=logs or [],
         run_dir=run_dir,
         url=url,
+        model=model,
+        profile=profile,
         expect=expect or [],
         nonce=nonce,
         require_hits=require_hits,
@@ -65,6 +70,8 @@ class _Asked:
     logs: list[str]
     run_dir: Path | None
     url: str | None
+    model: str | None
+    profile: str | None
     expect: list[str]
     nonce: str | None
     require_hits: bool | None
@@ -84,6 +91,9 @@ def _refuse(asked: _Asked, *, follow: bool, timeout: float | None) -> None:
         raise UsageError(message)
     if follow and (asked.url is not None or asked.start is not None):
         message = "--follow reads logs as they grow; ask --url or --start afterwards"
+        raise UsageError(message)
+    if (asked.model is None) is not (asked.profile is None) and asked.run_dir is None:
+        message = "--model and --profile go together: the page depends on both"
         raise UsageError(message)
     if timeout is not None and not follow:
         message = "--timeout needs --follow"
@@ -134,9 +144,13 @@ def _followed(asked: _Asked, until: Until, timeout: float | None) -> Evidence:
 def _judge(asked: _Asked, evidence: Evidence) -> MarkerReport:
     from hwtune.domain.expectations import parse_expectations
     from hwtune.domain.markers import check
+    from hwtune.domain.server_flags import expectation_of
     from hwtune.io.marker_sets import load_diagnoses, load_markers
 
     base = None if evidence.plan is None else evidence.plan.expect
+    page = _derived(asked, evidence)
+    if page is not None and page.hybrid and evidence.plan is None:
+        base = expectation_of(page)
     expected = parse_expectations(asked.expect, base=base, facts=load_markers().facts)
     return check(
         evidence,
@@ -144,7 +158,32 @@ def _judge(asked: _Asked, evidence: Evidence) -> MarkerReport:
         require_kernel_hits=_hits_required(evidence, expected.hits_named, asked.require_hits),
         facts=expected.facts,
         diagnoses=load_diagnoses(),
+        page=page,
     )
+
+
+def _derived(asked: _Asked, evidence: Evidence) -> PageDerivation | None:
+    """What derive-page says of this server, when a model is named or planned."""
+    plan = evidence.plan
+    if asked.model is None and plan is None:
+        return None
+    from hwtune.adapters.hub import resolve_model
+    from hwtune.domain.errors import HwtuneError
+    from hwtune.domain.page_options import page_options
+    from hwtune.domain.server_flags import aligned_by_plugin, observed_deployment
+    from hwtune.io.model_config import load_model
+    from hwtune.io.profiles import load_profile
+
+    try:
+        shape = load_model(str(resolve_model(asked.model or (plan.model if plan else ""))))
+        hardware = load_profile(asked.profile or (plan.profile if plan else ""))
+        options = page_options(shape, observed_deployment(evidence), hardware)
+    except HwtuneError:
+        if asked.model is not None:
+            raise
+        return None  # the plan's model or profile is not on this machine
+    aligned = aligned_by_plugin(evidence)
+    return options.required.page if aligned else options.default.page
 
 
 def _hits_required(evidence: Evidence, hits_named: bool, asked: bool | None) -> bool:

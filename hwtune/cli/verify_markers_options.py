@@ -65,6 +65,18 @@ Start = Annotated[
         show_default=False,
     ),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Derive the page of this model (directory, config.json or id) for the flags that the "
+        "server states, and compare page, padding and capacity [the plan's model].",
+        show_default=False,
+    ),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(help="With --model: the accelerator's profile [the plan's].", show_default=False),
+]
 Follow = Annotated[
     bool,
     typer.Option(

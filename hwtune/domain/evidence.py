@@ -60,6 +60,11 @@ class Place:
     text: str
     """The line without colours and outer prefixes, cut to a few hundred characters."""
 
+    @property
+    def is_url(self) -> bool:
+        """Whether a running server was asked."""
+        return self.file.startswith(("http://", "https://"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hwtune.domain.check_capacity import capacity_check
+from hwtune.domain.check_live import live_checks
 from hwtune.domain.check_records import Cause, Check, DiagnosisRule, MarkerReport
 from hwtune.domain.check_rules import all_checks
 from hwtune.domain.diagnosis import explain, symptoms_for, symptoms_of
 from hwtune.domain.evidence import Evidence
 from hwtune.domain.launch import Expectation
+from hwtune.domain.page_steps import PageDerivation
 
 __all__ = ["Cause", "Check", "DiagnosisRule", "MarkerReport", "check"]
 
@@ -21,6 +24,7 @@ def check(
     require_kernel_hits: bool,
     facts: Mapping[str, str] | None = None,
     diagnoses: tuple[DiagnosisRule, ...] = (),
+    page: PageDerivation | None = None,
 ) -> MarkerReport:
     """Compares what was seen with what was expected.
 
@@ -31,10 +35,14 @@ def check(
             the start no request has been served, so none can have been.
         facts: other facts by name and the text they must have.
         diagnoses: rules that name likely causes of failed checks.
+        page: derived for this server, to compare its capacity with.
     """
     checks = all_checks(
         evidence, expect, require_kernel_hits=require_kernel_hits, facts=facts or {}
     )
+    checks = (*checks, *live_checks(evidence))
+    if page is not None:
+        checks = (*checks, capacity_check(evidence, page))
     symptoms = symptoms_of(evidence, expect)
     return MarkerReport(
         checks=tuple(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from hwtune.domain.check_rules import show_value
 from hwtune.domain.engine_config import engine_fields
 from hwtune.domain.environment import environment_conditions
 from hwtune.domain.evidence import Evidence, Place
+from hwtune.domain.server_flags import given_flags
 
 PAGE_FACTS = (
     "attention_block_size",
@@ -198,14 +198,8 @@ def _conditions(evidence: Evidence) -> dict[str, str]:
 
 def flags_of(evidence: Evidence) -> Mapping[str, str]:
     """The flags that the user gave, as vLLM prints them; empty when they cannot be read."""
-    text = evidence.value("user_flags")
-    try:
-        flags = ast.literal_eval(text) if isinstance(text, str) else {}
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return {}
-    if not isinstance(flags, dict):
-        return {}
-    return {str(k): repr(v) for k, v in flags.items() if k not in _IRRELEVANT_FLAGS}
+    flags = given_flags(evidence)
+    return {name: repr(value) for name, value in flags.items() if name not in _IRRELEVANT_FLAGS}
 
 
 def _problems(side: str, evidence: Evidence) -> list[str]:
