@@ -7,6 +7,7 @@ import os
 import random
 import time
 import urllib.request
+from collections.abc import Mapping
 
 from hwtune.adapters.vllm.server import RunningServer, ask
 from hwtune.domain.kernel import KernelSpec
@@ -17,17 +18,37 @@ PROBE_OUTPUT_TOKENS = 4
 PROBE_TIMEOUT_S = 600.0
 SHORTEST_PROBE_TOKENS = 32
 """vLLM 0.32's CPU build dies of a one-token prompt to a GDN model (causal_conv1d_fwd_cpu)."""
+_BALANCED_OUTSIDE = {
+    *("--data-parallel-rank", "-dpn", "--data-parallel-external-lb", "-dpe"),
+    *("--data-parallel-hybrid-lb", "-dph", "--headless"),
+}
+"""With one of these a server answers for some of the engines only."""
 _LOWEST_TOKEN, _HIGHEST_TOKEN = 10, 500
 """Token ids that exist in every vocabulary and are no special tokens in the usual ones."""
 
 
 def probe(server: RunningServer) -> str | None:
-    """Sends a prompt long enough for every planned kernel; returns why it failed, or None.
+    """Sends each engine a prompt long enough for every planned kernel; returns why it failed.
 
-    The prompt is random token ids, new in each run, so that no prefix cache answers for it.
+    The prompts are random token ids, new each time, so that no prefix cache answers for them.
     """
-    failed = _complete(server, probe_tokens(server.plan), PROBE_OUTPUT_TOKENS, PROBE_TIMEOUT_S)
-    return failed and f"the probe request failed: {failed} (--no-probe serves without one)"
+    length = probe_tokens(server.plan)
+    count = engines(server.plan)
+    for rank in range(count):
+        named = {"X-data-parallel-rank": str(rank)} if count > 1 else {}
+        failed = _complete(server, length, PROBE_OUTPUT_TOKENS, PROBE_TIMEOUT_S, named)
+        if failed:
+            return f"the probe request failed: {failed} (--no-probe serves without one)"
+    return None
+
+
+def engines(plan: LaunchPlan) -> int:
+    """Data-parallel engines that vLLM balances by itself and that answer to their rank."""
+    flags = {flag.partition("=")[0].replace("_", "-") for flag in plan.argv}
+    given = flag_value(plan.argv, "--data-parallel-size") or flag_value(plan.argv, "-dp")
+    if flags & _BALANCED_OUTSIDE or not given or not given.isdigit():
+        return 1
+    return max(1, int(given))
 
 
 def ask_one_token(server: RunningServer, timeout_s: float) -> str | None:
@@ -36,7 +57,11 @@ def ask_one_token(server: RunningServer, timeout_s: float) -> str | None:
 
 
 def _complete(
-    server: RunningServer, prompt_tokens: int, output_tokens: int, timeout_s: float
+    server: RunningServer,
+    prompt_tokens: int,
+    output_tokens: int,
+    timeout_s: float,
+    more_headers: Mapping[str, str] | None = None,
 ) -> str | None:
     ids = random.Random(f"{server.plan.nonce}{time.monotonic()}")
     body = {
@@ -47,7 +72,9 @@ def _complete(
         "temperature": 0,
     }
     request = urllib.request.Request(
-        f"{server.url}/v1/completions", data=json.dumps(body).encode(), headers=_headers(server)
+        f"{server.url}/v1/completions",
+        data=json.dumps(body).encode(),
+        headers={**_headers(server), **(more_headers or {})},
     )
     try:
         ask(request, timeout_s)
