@@ -71,7 +71,8 @@ def cache_gates(
         readings: of every server, in the order of time.
         records: of the run.
         declared: the launch plans tell what differs, so another setting is their matter.
-        shared: prompts share parts on purpose (a trace): caches may answer, if alike.
+        shared: prompts share parts by design (a trace, a chat's template): caches may answer, if
+            alike.
     """
     measured = [record for record in records if record.phase == "measured"]
     hits = _hits_gate(readings, measured, shared)

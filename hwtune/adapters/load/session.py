@@ -188,7 +188,9 @@ class Session:
         red = [gate for gate in self._gates if gate.state == "failed"]
         plans = red or plan_gates(self.design, self.run_dir, records)
         declared = self.design.mode != "given urls"
-        shared = any(arrived.parts for arrived in self.design.trace)
+        # A chat's template stands before every prompt.
+        parts = any(arrived.parts for arrived in self.design.trace)
+        shared = parts or self.design.endpoint == "chat"
         readings = read_readings(self.run_dir)
         cache = cache_gates(readings, records, declared=declared, shared=shared)
         clocks = clock_gate(read_clocks(self.run_dir), records)
