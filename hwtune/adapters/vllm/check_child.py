@@ -45,7 +45,10 @@ def _resolve(request: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]
     if request["platform"] != "cpu" and not cache.user_specified_block_size:
         cache.block_size = 16
     declared = _backend(variant["multiple"])
-    platform._find_non_ssm_backends = classmethod(lambda *_: [declared])
+    if hasattr(platform, "_find_non_ssm_backends"):  # 0.31 and newer: all of them
+        platform._find_non_ssm_backends = classmethod(lambda *_: [declared])
+    else:  # 0.20 to 0.30: the first; older releases ask no backend
+        platform._find_non_ssm_backend = classmethod(lambda *_: declared)
     platform.update_block_size_for_backend(config)
     return {
         "block_size": cache.block_size,
