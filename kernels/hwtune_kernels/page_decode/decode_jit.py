@@ -42,7 +42,7 @@ def page_decode_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,
-    QUERIES: tl.constexpr,
+    DRAFTS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
@@ -145,7 +145,7 @@ def page_decode_kernel(
     # What is left sees the end of the sequence: one tile, or as many as the drafts touch. Without
     # drafts it is no loop, because a loop costs registers up to spilling (static table).
     tile = tl.maximum(tile_begin, full_end)
-    if QUERIES == 1:
+    if not DRAFTS:
         if tile < tile_end:
             page = tile // TILES_PER_PAGE
             block = tl.load(table_row + page).to(tl.int64)
@@ -238,7 +238,7 @@ def merge_segments_kernel(
     WINDOW: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """Grid ``(num_sequences * HEAD_SIZE / BLOCK, num_heads, QUERIES)``: BLOCK dims of one row."""
+    """Grid ``(num_sequences * HEAD_SIZE / BLOCK, num_heads, max_query_len)``: BLOCK dims of one row."""
     sequence = tl.program_id(0) // (HEAD_SIZE // BLOCK)
     dims = tl.program_id(0) % (HEAD_SIZE // BLOCK) * BLOCK + tl.arange(0, BLOCK)
     head = tl.program_id(1)

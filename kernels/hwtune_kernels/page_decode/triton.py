@@ -54,7 +54,7 @@ def page_decode(
         output: ``[num_tokens, num_heads, head_size]``, overwritten for every token of a sequence.
         query_start: ``[num_sequences + 1]`` int32, first token of each sequence in ``query``.
             A sequence without tokens is padding and is skipped.
-        max_query_len: no sequence has more new tokens than this. A constant of the compiled kernel.
+        max_query_len: no sequence has more new tokens than this.
         window: keys that a token sees, itself included; 0 for all.
         soft_cap: scores become ``cap · tanh(score / cap)``; 0 for none.
         sinks: ``[num_heads]`` logits that take part in the softmax without a value.
@@ -157,7 +157,7 @@ def launches(
             "GROUP": group,
             "PAGE": block_size,
             "ROWS": spec.rows_of(max_query_len, group),
-            "QUERIES": max_query_len,
+            "DRAFTS": max_query_len > 1,
             "SOFT_CAP": soft_cap > 0,
             "HAS_SINKS": sinks is not None,
             "FP8": fp8,
