@@ -146,6 +146,14 @@ def test_what_is_a_fault(change: dict[str, float], fault: str) -> None:
     assert fault in found
 
 
+def test_vllms_own_geometry_excuses_narrow_loads_where_vllm_has_them_too() -> None:
+    narrow = dataclasses.replace(GENERIC, wide_loads=0, narrow_loads=4)
+    same = dataclasses.replace(OURS, wide_loads=0, narrow_loads=2)
+    assert faults(report(narrow, same)) == ()
+    larger = dataclasses.replace(same, tile_tokens=32)
+    assert "2 narrow loads" in faults(report(narrow, larger))[0]
+
+
 def test_operations_and_targets_are_not_compared_with_each_other() -> None:
     other = dataclasses.replace(GENERIC, target="gfx942", warp_work=1.0)
     prefill = dataclasses.replace(GENERIC, operation="prefill", warp_work=1.0)
