@@ -41,6 +41,13 @@ _IO_BYTES = 2
 """Bytes per element of Q and output; both are 16-bit wherever a kernel of a profile runs."""
 
 
+_CUT_BY_128 = (
+    "vLLM 0.32's API server on a CPU cuts prompts at multiples of 128 in mode align, not of the"
+    " page, unless --block-size is given; here they are cut at the page"
+)
+"""Observed: prompts of 2177 and 4024 tokens ran as 2048 + 128 + 1 and 2048 + 1920 + 56 at page 896."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerQuestion:
     """The server that is asked about."""
@@ -113,6 +120,12 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
     notes = page.notes
     if fits is None and question.num_blocks is None:
         notes += ("no KV memory given: the pool never limits (see --kv-cache-memory)",)
+    if question.profile.engine == "vllm-ascend" and deployment.version is None:
+        notes += (
+            f"the scheduler of vLLM {NEWEST_VERSION} is played; --vllm-version names another",
+        )
+    if _cut_by_128(question, page):
+        notes += (_CUT_BY_128,)
     groups = _groups(page, config.max_model_len)
     endless = 2 + config.max_num_seqs * _blocks_per_request(
         page, longest_request_tokens, len(groups)
@@ -143,6 +156,11 @@ def server_setup(question: ServerQuestion, longest_request_tokens: int) -> Serve
         budget_source=source,
         notes=notes,
     )
+
+
+def _cut_by_128(question: ServerQuestion, page: PageDerivation) -> bool:
+    on_cpu = question.profile.device == "cpu" and question.arm == "baseline"
+    return on_cpu and page.mamba_cache_mode == "align" and question.deployment.block_size is None
 
 
 def _capacity(question: ServerQuestion, page: PageDerivation) -> Capacity | None:
