@@ -41,7 +41,7 @@ LAYER = LayerTraits(
 def played(
     *requests: str, budget: int = 6, limit: int = 100, ascend: bool = False, blocks: int = 100
 ) -> Timeline:
-    config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=8, max_model_len=8192)
+    config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=4, max_model_len=8192)
     group = CacheGroup(kind="full", block_size_tokens=16)
     timeline = Timeline(
         paths=KernelPaths((PREFILL,), LAYER),

@@ -218,6 +218,8 @@ def _config(
     if length is None:
         message = "the model's maximum length is unknown; give --max-model-len"
         raise InputError(message)
+    if question.budget_tokens is not None:
+        deployment = replace(deployment, max_num_batched_tokens=question.budget_tokens)
     budgets = default_budgets(
         deployment, question.profile.memory_bytes, length, flags.chunked_prefill
     )
@@ -226,7 +228,7 @@ def _config(
     if caching is None:
         caching = deployment.enable_prefix_caching is not False
     config = SchedulerConfig(
-        max_num_batched_tokens=question.budget_tokens or budgets.tokens,
+        max_num_batched_tokens=budgets.tokens,
         max_num_seqs=budgets.sequences,
         max_model_len=length,
         vllm_version=version,
@@ -241,7 +243,7 @@ def _config(
         speculation=_speculation(deployment, question.accepted),
         async_scheduling=resolved_async(flags, deployment, parse_version(version)),
     )
-    return config, "asked for" if question.budget_tokens else budgets.source
+    return config, budgets.source
 
 
 def _speculation(deployment: Deployment, accepted: Sequence[int]) -> Speculation | None:
