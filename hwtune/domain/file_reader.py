@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
+from hwtune.domain.line_filter import (
+    ACCESS,
+    AFTER,
+    BEFORE,
+    HEADER_END,
+    REQUEST,
+    SOURCE,
+    LineFilter,
+)
 from hwtune.domain.line_prefixes import LearntPrefixes
 from hwtune.domain.log_lines import LogLine, parse_line, parse_lines, split_progress
 
@@ -101,14 +109,19 @@ class FileReader:
         """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
         audience = self._audience
         line_filter, busy = audience.line_filter, audience.busy(self.file)
-        dull = line_filter.dull
+        dull, sure = line_filter.dull, not busy and not quotes
+        quick = line_filter.skips_requests
         for index, raw in enumerate(lines):
             end = raw.find(HEADER_END)
-            key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
-            if key in dull and not busy and not (quotes and b"hwtune[" in raw):
+            key = raw[end - BEFORE : end + AFTER]
+            if key in dull and (sure or not (busy or b"hwtune[" in raw)):
                 continue
-            if not busy and not line_filter.matters(raw, key):
-                continue
+            if not busy:
+                if ACCESS in raw and (quick or REQUEST not in raw) and SOURCE not in raw:
+                    if b"\r" not in raw:
+                        continue
+                elif self._is_dull(line_filter, raw, key, end):
+                    continue
             if index:
                 self._previous = None
                 self._before = lines[index - 1]
@@ -116,7 +129,18 @@ class FileReader:
                 yield from self._parsed(first + index, piece)
             self._before = raw
             line_filter, busy = audience.line_filter, audience.busy(self.file)
-            dull = line_filter.dull
+            dull, sure = line_filter.dull, not busy and not quotes
+            quick = line_filter.skips_requests
+
+    def _is_dull(self, line_filter: LineFilter, raw: bytes, key: bytes, end: int) -> bool:
+        """What the first ``] `` alone does not tell."""
+        if SOURCE not in key[:BEFORE] or end < BEFORE:
+            source = raw.find(SOURCE)
+            end = raw.find(HEADER_END, source) if source >= 0 else -1
+            key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
+            if key in line_filter.dull and b"hwtune[" not in raw:
+                return True
+        return not line_filter.matters(raw, key)
 
     def _parsed(self, number: int, text: str) -> Iterator[LogLine]:
         if self._previous is None and self._before is not None:

@@ -4,57 +4,105 @@ Almost every line of a long log is of a kind already known to be dull: the same 
 same first words. ``dull`` holds what identifies such a line: the eight bytes before the header's
 ``] ``, which must hold ``.py:`` so that it really is a header's end, and the first twelve of the
 message. A message whose start agrees with the start of no marker can match none, whatever
-follows. All other lines are searched for the markers' literal texts.
+follows. One that agrees with a few is searched for their literal texts, all other lines for the
+texts of every marker.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Callable
 
+from hwtune.domain.literals import any_of
 from hwtune.domain.marker_set import Marker
 
-HEADER_END = b"] "
+SOURCE, HEADER_END = b".py:", b"] "
 BEFORE, AFTER = 8, 14
 """Bytes of the key before and after the position of ``] ``."""
+ACCESS, REQUEST = b" HTTP/1.", b"POST /"
+"""uvicorn's line per request: only that one was answered counts, and only once."""
 _START_BYTES = AFTER - len(HEADER_END)
-_MAX_DULL = 50_000
-_TRACEBACK = "Traceback (most recent call last):"
+_MAX_KNOWN = 50_000
+_FEW = 12
+_ALWAYS = ("Traceback (most recent call last):", "hwtune[")
+_LEVELS = (b"DEBUG ", b"INFO ", b"WARNING ", b"ERROR ", b"CRITICAL ")
+_PREFIX = (b" ", b"\t", b"(", b"[")
+"""Leading blanks may belong to a marker that ignores them, and a collector's header may stand
+before vLLM's own."""
+Search = Callable[[bytes], object]
 
 
 class LineFilter:
     """Decides per line; grows ``dull`` as it learns."""
 
     def __init__(self, markers: tuple[Marker, ...]) -> None:
-        starts = {start for marker in markers for start in marker.starts} | {_TRACEBACK}
-        texts = {text for marker in markers for text in marker.contains} | {_TRACEBACK, "hwtune["}
-        self._starts = tuple({start.encode()[:_START_BYTES] for start in starts})
-        forms = {form for text in texts for form in _forms(text)}
-        self._texts = re.compile(b"|".join(re.escape(form) for form in sorted(forms)))
+        self._markers = [
+            (tuple(start.encode()[:_START_BYTES] for start in marker.starts), marker)
+            for marker in markers
+        ]
+        self._search: Search = _searcher(markers)
+        self._by_start: dict[bytes, Search | None] = {}
         self.dull: set[bytes] = set()
+        self.skips_requests = not any(
+            REQUEST.decode() in text for marker in markers for text in marker.contains
+        )
+        """Whether uvicorn's lines per request are dull, all of them."""
 
     def matters(self, raw: bytes, key: bytes) -> bool:
         """Whether the line must be read; a line whose ``key`` is in ``dull`` need not be asked.
 
         Args:
             raw: the whole line.
-            key: its bytes around the first ``] ``, or nothing when it has none.
+            key: its bytes around the end of its header, or nothing when it has none.
         """
-        if b".py:" in key[:BEFORE]:
+        if SOURCE in key[:BEFORE]:
             start = key[BEFORE + len(HEADER_END) :]
-            if not self._may_start(start) and b"hwtune[" not in raw:
-                if len(self.dull) < _MAX_DULL and not start.startswith(b"hwtune"):
+            search = self._of_start(start)
+            if search is None:
+                if b"hwtune[" in raw:
+                    return True
+                if len(self.dull) < _MAX_KNOWN and not start.startswith(b"hwtune"):
                     self.dull.add(key)
                 return False
-        return self._texts.search(raw) is not None
+            return bool(search(raw))
+        if ACCESS in raw and b"\r" not in raw:
+            return not self.skips_requests and REQUEST in raw
+        return bool(self._search(raw))
 
-    def _may_start(self, start: bytes) -> bool:
-        """Leading blanks may belong to a marker that ignores them."""
-        return (
-            start.startswith(self._starts)
-            or any(known.startswith(start) for known in self._starts)
-            or start[:1] in (b" ", b"\t", b"")
-        )
+    def _of_start(self, start: bytes) -> Search | None:
+        """What to search a message for that starts so; None when no marker does."""
+        if start in self._by_start:
+            return self._by_start[start]
+        search: Search | None = self._search
+        if start and not start.startswith((*_PREFIX, *_LEVELS)):
+            fitting = tuple(
+                marker
+                for starts, marker in self._markers
+                if start.startswith(starts) or any(known.startswith(start) for known in starts)
+            )
+            known = fitting or start.startswith(b"hwtune") or b"Traceback".startswith(start[:9])
+            search = _searcher(fitting) if known else None
+        if len(self._by_start) < _MAX_KNOWN:
+            self._by_start[start] = search
+        return search
+
+
+def _searcher(markers: tuple[Marker, ...]) -> Search:
+    texts = {text for marker in markers for text in marker.contains} | set(_ALWAYS)
+    forms = sorted({form for text in texts for form in _forms(text)})
+    return any_of(forms).search if len(forms) > _FEW else _finder(forms)
+
+
+def _finder(forms: list[bytes]) -> Search:
+    """For a few texts the plain search is faster than a regular expression."""
+
+    def find(raw: bytes) -> bool:
+        for form in forms:  # noqa: SIM110 - a generator costs as much as the searches
+            if form in raw:
+                return True
+        return False
+
+    return find
 
 
 def _forms(text: str) -> set[bytes]:

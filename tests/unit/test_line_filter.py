@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hwtune.domain.collecting import EvidenceCollector
 from hwtune.domain.evidence import Evidence
 from hwtune.domain.line_filter import AFTER, BEFORE, HEADER_END, LineFilter
+from hwtune.domain.literals import any_of
 from hwtune.domain.log_lines import split_progress
 from hwtune.domain.marker_set import literal_prefix
 from hwtune.io.marker_sets import load_markers
@@ -89,3 +90,32 @@ def test_literal_prefixes() -> None:
     assert literal_prefix(r"colou?r") == "colo"
     assert literal_prefix(r"(?:a|b)") == ""
     assert literal_prefix(r"\d+") == ""
+
+
+@given(
+    st.lists(st.text("ab(.[", min_size=1, max_size=4), max_size=8),
+    st.text("ab(.[x", max_size=12),
+)
+def test_a_tree_of_texts_finds_what_each_of_them_finds(texts: list[str], line: str) -> None:
+    found = any_of(text.encode() for text in texts).search(line.encode()) is not None
+    assert found is any(text in line for text in texts)
+
+
+def test_a_marker_behind_a_collectors_own_header_is_found() -> None:
+    page = "Setting attention block size to 832 tokens to ensure that attention page size is >= mamba page size."
+    head = "INFO 11-30 06:51:47 [interface.py:890] "
+    lines = [f"[relay.py:3] {head}other text {n}" for n in range(9)] + [
+        f"[relay.py:3] {head}{page}"
+    ]
+    assert _filtered("\n".join(lines)).value("attention_block_size") == 832
+
+
+def test_access_lines_count_once_and_only_when_answered() -> None:
+    line = '(APIServer pid=7) INFO:     127.0.0.1:5 - "{} HTTP/1.1" {}'
+    health = [line.format("GET /health", "200 OK")] * 3
+    refused = [*health, line.format("POST /v1/completions", "400 Bad Request")]
+    assert _filtered("\n".join(refused)).value("served") is None
+    answered = [*refused, line.format("POST /v1/completions", "200 OK"), *refused]
+    found = _filtered("\n".join(answered))
+    assert found.value("served") is True
+    assert [place.line for place in found.places("served")] == [5]
