@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import typer
 
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.domain.kernel_static import StaticShape, faults
+from hwtune.domain.kernel_timing import CallCase, check_cases, judge_sample
 from hwtune.domain.units import LARGEST_SIZE
 from hwtune.report.tables import Format
 
 _DEFAULT_TARGETS = ("sm_90", "gfx942")
+_DEFAULT_QUERIES = (1, 512, 2048)
+_DEFAULT_CONTEXTS = (2048, 8192)
 
 
 def kernels(
@@ -27,28 +32,121 @@ def kernels(
         str, typer.Option(help="Query heads/KV heads/head size of the layer.")
     ] = "24/4/256",
     page: Annotated[int, typer.Option(help="Tokens per page.")] = 832,
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="Implementation to time, e.g. prefill.cpu. Repeatable.")
+    ] = None,
+    query: Annotated[
+        list[int] | None, typer.Option(help="New tokens per sequence; 1 is decode. Repeatable.")
+    ] = None,
+    context: Annotated[
+        list[int] | None, typer.Option(help="Tokens of every sequence. Repeatable.")
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences. Repeatable.")] = None,
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"], typer.Option(help="Of Q, K, V and output.")
+    ] = "bfloat16",
+    pairs: Annotated[
+        int, typer.Option(help="Times each pair is measured; 0 only compares outputs.")
+    ] = 15,
+    profile: Annotated[
+        str | None, typer.Option(help="Launch constants and bandwidth of this profile.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
     form: Annotated[Format, typer.Option("--format", help="Result on standard output.")] = (
         Format.TABLE
     ),
 ) -> None:
-    """Compile our kernels and vLLM's generic ones for a target, and count what came out.
+    """Time our kernels alone against vLLM's, or with --static compile both and count.
 
-    The target's profile says with which constants ours are launched. Exit status 0 done, 1 one of
-    ours spills, divides, loads narrowly or has more work than the generic kernel, 3 bad input,
-    5 torch, Triton or vLLM is missing, 6 the compiler failed.
+    Timed on the device that is here: every kernel first against float64 attention, then in
+    alternating pairs with its baseline; on a GPU as graph replay, with L2 warm and cold. --static
+    compiles for targets that need not be here, with the constants of their profiles.
+
+    Exit status 0 done; 1 a kernel computes something else, or with --static one of ours spills,
+    divides, loads narrowly or has more work than the generic kernel; 3 bad input; 5 torch, Triton
+    or vLLM is missing; 6 the compiler or the device failed.
     """
+    layer = _shape(shape, page)
+    if static:
+        timed = {"--kernel": kernel, "--query": query, "--context": context, "--batch": batch}
+        _refuse(timed | {"--profile": profile}, "with --static: it compiles and does not run")
+        _static(layer, tuple(dict.fromkeys(target or _DEFAULT_TARGETS)), form)
+        return
+    _refuse({"--target": target}, "without --static: kernels are timed on the device here")
+    cases = [
+        CallCase(
+            num_heads=layer.num_heads,
+            num_kv_heads=layer.num_kv_heads,
+            head_size=layer.head_size,
+            page=page,
+            batch=sequences,
+            query=new,
+            context=length,
+            dtype=dtype,
+        )
+        for new, length, sequences in itertools.product(
+            query or _DEFAULT_QUERIES, context or _DEFAULT_CONTEXTS, batch or (1,)
+        )
+        if query or new <= length
+    ]
+    check_cases(cases)
+    _check_numbers(pairs, confidence)
+    _timed(cases, kernel or (), profile, pairs, confidence, form)
+
+
+def _static(layer: StaticShape, targets: Sequence[str], form: Format) -> None:
     from hwtune.adapters.kernel_static import compile_static
     from hwtune.report.kernel_static import to_text
 
-    if not static:
-        message = "kernels are not timed by this release; give --static to compile and count"
-        raise UsageError(message)
-    targets = tuple(dict.fromkeys(target or _DEFAULT_TARGETS))
-    layer = _shape(shape, page)
     report = compile_static(targets, layer, {name: _tunings(name) for name in targets})
     sys.stdout.write(to_text(report, form))
     if faults(report):
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _timed(
+    cases: Sequence[CallCase],
+    kernels: Sequence[str],
+    profile: str | None,
+    pairs: int,
+    confidence: float,
+    form: Format,
+) -> None:
+    from hwtune.adapters.kernel_bench.run import device_here, samples
+    from hwtune.io.profiles import load_profile
+    from hwtune.report.kernel_timing import to_text
+
+    _, device = device_here()
+    found = None if profile is None else load_profile(profile)
+    bandwidth = None if found is None else found.memory_bandwidth_bytes_per_s
+    tunings = {} if found is None else {k.implementation: k.tuning for k in found.kernels}
+    rows = []
+    for sample in samples(cases, kernels, tunings, pairs):
+        row = judge_sample(sample, confidence=confidence, bandwidth_bytes_per_s=bandwidth)
+        sys.stderr.write(f"{sample.kernel} against {sample.baseline}: {row.verdict}\n")
+        rows.append(row)
+    if not rows:
+        message = "none of the kernels is for these queries: decode takes --query 1, prefill more"
+        raise UsageError(message)
+    sys.stdout.write(to_text(rows, form, device=device, confidence=confidence))
+    if any(row.verdict.startswith("no ratio") for row in rows):
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for option, value in given.items():
+        if value:
+            message = f"{option} means nothing {why}"
+            raise UsageError(message)
+
+
+def _check_numbers(pairs: int, confidence: float) -> None:
+    if pairs < 0:
+        message = f"--pairs {pairs}: must be 0 or more"
+        raise UsageError(message)
+    if not 0.5 <= confidence < 1:
+        message = f"--confidence {confidence}: must lie between 0.5 and 1"
+        raise UsageError(message)
 
 
 def _shape(text: str, page: int) -> StaticShape:

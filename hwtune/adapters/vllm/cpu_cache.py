@@ -72,7 +72,7 @@ def write(
             "v_scale": layer._v_scale_float,
             "kv_cache_dtype": impl.kv_cache_dtype,
         }
-    keys, values = _as_vllm_writes(kv_cache, impl.head_size)
+    keys, values = as_vllm_writes(kv_cache, impl.head_size)
     name = packing(layer, impl, metadata)
     _reshape_and_cache()(key, value, keys, values, metadata.slot_mapping, name, **scales)
 
@@ -109,7 +109,7 @@ def _misread(
     shape = (2, block_size, num_kv_heads, head_size)
     key, value = torch.randn(shape, generator=random).to(dtype).unbind(0)
     slots = torch.arange(block_size)
-    _reshape_and_cache()(key, value, *_as_vllm_writes(page, head_size), slots, packing_name)
+    _reshape_and_cache()(key, value, *as_vllm_writes(page, head_size), slots, packing_name)
     keys, values = key_and_value_pages(page, head_size)
     same = torch.equal(keys[0], key.permute(1, 2, 0)) and torch.equal(
         values[0], value.transpose(0, 1)
@@ -132,7 +132,7 @@ def _flat(pages: torch.Tensor) -> torch.Tensor:
     return pages.view(num_blocks, num_kv_heads, block_size * head_size)
 
 
-def _as_vllm_writes(kv_cache: torch.Tensor, head_size: int) -> Halves:
+def as_vllm_writes(kv_cache: torch.Tensor, head_size: int) -> Halves:
     """The two arguments that ``CPUAttentionBackendImpl`` makes of its cache for the same call."""
     block_size = page_tokens(kv_cache)
     keys, values = _halves(kv_cache)

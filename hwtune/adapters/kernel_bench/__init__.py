@@ -1,0 +1,1 @@
+"""Attention kernels timed alone, on the device that is here."""

@@ -1,0 +1,144 @@
+"""Which kernels are timed against which baselines on the device that is here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+
+from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
+from hwtune.domain.kernel_timing import Caches, CallCase, Sample
+
+
+def device_here() -> tuple[str, str]:
+    """``("cuda", "NVIDIA H200")`` (also for AMD, as torch has it), or ``("cpu", …)``.
+
+    Raises:
+        MissingDependencyError: no torch.
+    """
+    _need("torch")
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda", str(torch.cuda.get_device_name(0))
+    return "cpu", f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def samples(
+    cases: Sequence[CallCase],
+    kernels: Sequence[str],
+    tunings: Mapping[str, dict[str, int]],
+    pairs: int,
+) -> Iterator[Sample]:
+    """Every kernel on every case it is made for, one sample per baseline and cache state.
+
+    Args:
+        cases: shapes to run.
+        kernels: implementations; empty takes those of the device that is here.
+        tunings: implementation -> launch constants.
+        pairs: how often each pair is timed; 0 only compares outputs.
+
+    Raises:
+        InputError: a kernel that cannot run here, or a shape it refuses.
+        MissingDependencyError: torch, Triton or vLLM is missing.
+        ExternalFailureError: the device or vLLM refused.
+    """
+    device, _ = device_here()
+    for name in kernels or _default_kernels(device):
+        for case in cases:
+            if name.startswith(case.operation):
+                try:
+                    yield from _one(case, name, tunings.get(name), pairs, device)
+                except (ValueError, TypeError) as error:
+                    message = f"{name} does not take {_shown(case)}: {error}"
+                    raise InputError(message) from None
+                except RuntimeError as error:
+                    message = f"{name} on {_shown(case)}: {error}"
+                    raise ExternalFailureError(message) from None
+
+
+def _default_kernels(device: str) -> tuple[str, ...]:
+    kind = "cpu" if device == "cpu" else "triton"
+    return (f"prefill.{kind}", f"decode.{kind}")
+
+
+def _one(
+    case: CallCase, name: str, tuning: dict[str, int] | None, pairs: int, device: str
+) -> Iterator[Sample]:
+    _need("vllm")
+    if name.endswith(".cpu"):
+        yield _on_cpu(case, name, pairs)
+    elif name.endswith(".triton"):
+        _need("triton")
+        yield from _in_triton(case, name, tuning, pairs, device)
+    else:
+        message = f"{name} is none of hwtune's kernels"
+        raise InputError(message)
+
+
+def _on_cpu(case: CallCase, name: str, pairs: int) -> Sample:
+    from hwtune.adapters.kernel_bench.cpu import runners, wall_clock
+    from hwtune.adapters.kernel_bench.timing import make_inputs, measure
+
+    if case.batch != 1:
+        message = f"--batch {case.batch}: {name} takes one sequence"
+        raise InputError(message)
+    inputs = make_inputs(case, "cpu")
+    kernel, baseline = runners(case, inputs, name)
+    return measure(
+        case,
+        inputs,
+        kernel,
+        baseline,
+        clock=wall_clock,
+        clock_name="wall time",
+        caches="as they are",
+        pairs=pairs,
+    )
+
+
+def _in_triton(
+    case: CallCase, name: str, tuning: dict[str, int] | None, pairs: int, device: str
+) -> Iterator[Sample]:
+    from hwtune.adapters.kernel_bench import gpu
+    from hwtune.adapters.kernel_bench.timing import Clock, make_inputs, measure
+
+    if device == "cpu" and not gpu.is_interpreted():
+        message = f"{name} needs a GPU; TRITON_INTERPRET=1 with --pairs 0 compares outputs on a CPU"
+        raise InputError(message)
+    if gpu.is_interpreted() and pairs:
+        message = "Triton's interpreter takes no times: give --pairs 0"
+        raise InputError(message)
+    inputs = make_inputs(case, device)
+    kernel = gpu.ours(case, inputs, name, tuning)
+    clocks: dict[Caches, Clock] = {"as they are": gpu.warm_clock}
+    if pairs:
+        clocks = {"warm": gpu.warm_clock, "cold": gpu.cold_clock()}
+    for baseline in gpu.baselines(case, inputs):
+        sides = [kernel, baseline]
+        if pairs:
+            sides = [dataclasses.replace(side, run=gpu.captured(side)) for side in sides]
+        for caches, clock in clocks.items():
+            yield measure(
+                case,
+                inputs,
+                sides[0],
+                sides[1],
+                clock=clock,
+                clock_name="graph replay" if pairs else "none",
+                caches=caches,
+                pairs=pairs,
+            )
+
+
+def _shown(case: CallCase) -> str:
+    return (
+        f"{case.num_heads}/{case.num_kv_heads}/{case.head_size}, page {case.page},"
+        f" batch {case.batch}, query {case.query}, context {case.context}"
+    )
+
+
+def _need(package: str) -> None:
+    if find_spec(package) is None:
+        message = f"timing kernels needs {package}, which is not installed here"
+        raise MissingDependencyError(message)

@@ -1,0 +1,91 @@
+"""``hwtune ab-bench kernels`` without --static: real kernels on this CPU, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from hwtune.cli import build_app
+
+SMALL = ("--shape", "6/1/64", "--page", "64", "--context", "130")
+
+
+def _hwtune(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hwtune", "ab-bench", "kernels", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def _refused(*arguments: str) -> str:
+    line = ["ab-bench", "kernels", *arguments]
+    result = CliRunner().invoke(build_app(line), line)
+    assert result.exit_code != 0
+    return str(result.exception)
+
+
+def test_cpu_kernels_are_compared_and_timed_against_vllms() -> None:
+    done = _hwtune(*SMALL, "--query", "1", "--query", "70", "--pairs", "6", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["scope"] == "kernel"
+    rows = {row["sample"]["kernel"]: row for row in data["rows"]}
+    assert set(rows) == {"decode.cpu", "prefill.cpu"}
+    for row in rows.values():
+        assert row["sample"]["baseline"] == "vLLM CPU_ATTN"
+        assert 0 < row["sample"]["ours_error"]["relative_l2"] < 0.01
+        assert row["interval"][0] <= row["speed_up"] <= row["interval"][1]
+
+
+def test_triton_kernels_are_compared_in_the_interpreter() -> None:
+    done = _hwtune(
+        *(*SMALL, "--kernel", "decode.triton", "--kernel", "prefill.triton", "--batch", "2"),
+        *(
+            "--query",
+            "1",
+            "--query",
+            "20",
+            "--pairs",
+            "0",
+            "--dtype",
+            "float16",
+            "--format",
+            "json",
+        ),
+        TRITON_INTERPRET="1",
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["sample"]["baseline"] for row in rows} == {
+        "vLLM unified attention",
+        "vLLM unified attention, 64 segments",
+    }
+    assert {row["verdict"] for row in rows} == {"not timed"}
+    assert all(row["sample"]["ours_error"]["relative_l2"] < 1e-3 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--static", "--query", "4"), "--query means nothing with --static"),
+        (("--target", "sm_90"), "--target means nothing without --static"),
+        (("--query", "300", "--context", "200"), "more new tokens than the --context 200"),
+        (("--pairs", "-1"), "--pairs -1: must be 0 or more"),
+        (("--confidence", "nan"), "--confidence nan"),
+        (("--kernel", "prefill.cpu", "--query", "1", "--pairs", "0"), "none of the kernels is for"),
+        (("--kernel", "decode.npu", "--query", "1", "--pairs", "0"), "none of hwtune's kernels"),
+        (("--kernel", "decode.triton", "--query", "1"), "needs a GPU"),
+        ((*SMALL, "--query", "1", "--batch", "2"), "takes one sequence"),
+    ],
+)
+def test_what_cannot_be_asked(arguments: tuple[str, ...], problem: str) -> None:
+    assert problem in _refused(*arguments)
