@@ -8,185 +8,32 @@ marked JSON line. What differs between releases is asked of their own signatures
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import inspect
+import importlib.util
 import json
 import os
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 MARK = "HWTUNE-ORACLE "
 _PATIENCE = 4
-_HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp", "dflash")
-_MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 1,
-    "max_position_embeddings": 1 << 30,
-    "vocab_size": 32000,
-    "torch_dtype": "float32",
-}
-"""The smallest model that vLLM accepts a configuration of."""
 
 
-def _known(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that this release's function or dataclass takes."""
-    if dataclasses.is_dataclass(call):
-        names = {field.name for field in dataclasses.fields(call)}
-        names |= set(inspect.signature(call).parameters)
-    else:
-        names = set(inspect.signature(call).parameters)
-    return {name: value for name, value in arguments.items() if name in names}
+def _beside(name: str) -> Any:
+    """A module next to this file, without its folder in the search path."""
+    file = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def _make(call: Callable[..., Any], **arguments: Any) -> Any:
-    return call(**_known(call, arguments))
-
-
-def _put(target: Any, **values: Any) -> None:
-    """Sets attributes that this release has; configurations fill some in on their own."""
-    for name, value in values.items():
-        if hasattr(target, name):
-            object.__setattr__(target, name, value)
-
-
-def _scheduler_config(config: dict[str, Any]) -> Any:
-    from vllm.config import SchedulerConfig
-
-    settings = {
-        "max_num_batched_tokens": config["max_num_batched_tokens"],
-        "max_num_seqs": config["max_num_seqs"],
-        "max_num_scheduled_tokens": config.get("max_num_scheduled_tokens"),
-        "max_num_active_seqs": config.get("max_num_active_seqs"),
-        "enable_chunked_prefill": config.get("chunked_prefill", True),
-        "long_prefill_token_threshold": config.get("long_prefill_token_threshold", 0),
-        "long_prefill_token_threshold_adaptive": config.get("long_prefill_adaptive", False),
-        "policy": config.get("policy", "fcfs"),
-        "scheduler_reserve_full_isl": config.get("reserve_full_isl", True),
-        "watermark": config.get("watermark", 0.0),
-        "async_scheduling": config.get("async", False),
-    }
-    built = _make(
-        SchedulerConfig,
-        max_model_len=config["max_model_len"],
-        is_encoder_decoder=False,
-        **settings,
-    )
-    _put(built, **settings)
-    return built
-
-
-def _vllm_config(scenario: dict[str, Any], folder: str) -> Any:
-    from vllm.config import CacheConfig, ModelConfig, VllmConfig
-
-    config, kv = scenario["config"], scenario["kv"]
-    model = _make(
-        ModelConfig,
-        model=folder,
-        tokenizer=folder,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        max_model_len=config["max_model_len"],
-        seed=0,
-    )
-    groups = kv["groups"]
-    aligned = next((g for g in groups if g.get("mode") == "align"), None)
-    cache = _make(CacheConfig, block_size=16, enable_prefix_caching=False)
-    built = _make(VllmConfig, model_config=model, cache_config=cache)
-    # The rest is set afterwards: what is asked here is the scheduler, not vLLM's own defaults.
-    block = aligned["block_size"] if aligned else groups[0]["block_size"]
-    _put(
-        built.cache_config,
-        block_size=block,
-        enable_prefix_caching=config.get("prefix_caching", False),
-        mamba_cache_mode="align" if aligned else "none",
-        prefix_match_unit=kv.get("prefix_match_unit"),
-        num_gpu_blocks=kv["num_blocks"],
-    )
-    _put(built, scheduler_config=_scheduler_config(config))
-    _put(built.model_config, max_model_len=config["max_model_len"])
-    if config.get("spec"):
-        _put(built, speculative_config=_speculative_config(config["spec"], built))
-    return built
-
-
-def _speculative_config(spec: dict[str, Any], built: Any) -> Any:
-    """Made as ngram, which needs no drafter, and renamed: the scheduler only asks for the name."""
-    from vllm.config import SpeculativeConfig
-
-    made = _make(
-        SpeculativeConfig,
-        method="ngram",
-        num_speculative_tokens=spec["k"],
-        prompt_lookup_max=3,
-        prompt_lookup_min=1,
-        target_model_config=built.model_config,
-        target_parallel_config=built.parallel_config,
-    )
-    _put(made, method=spec["method"])
-    return made
-
-
-def _group(group: dict[str, Any], drafts: int) -> Any:
-    import torch
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
-
-    attention = {
-        "block_size": group["block_size"],
-        "num_kv_heads": 1,
-        "head_size": 1,
-        "dtype": torch.float32,
-        "use_mla": False,
-    }
-    if group["type"] == "mamba":
-        return _make(
-            MambaSpec,
-            block_size=group["block_size"],
-            shapes=((1, 1),),
-            dtypes=(torch.float32,),
-            mamba_cache_mode=group.get("mode", "none"),
-            num_speculative_blocks=drafts,
-        )
-    if group["type"] == "sliding_window":
-        return _make(SlidingWindowSpec, sliding_window=group["window"], **attention)
-    return _make(FullAttentionSpec, **attention)
-
-
-def _cache_config(scenario: dict[str, Any]) -> Any:
-    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
-
-    spec = scenario["config"].get("spec")
-    drafts = spec["k"] if spec else 0
-    return _make(
-        KVCacheConfig,
-        num_blocks=scenario["kv"]["num_blocks"],
-        kv_cache_tensors=[],
-        kv_cache_groups=[
-            _make(KVCacheGroupSpec, layer_names=[f"layer{i}"], kv_cache_spec=_group(group, drafts))
-            for i, group in enumerate(scenario["kv"]["groups"])
-        ],
-        prefix_cache_retention_interval=scenario["kv"].get("retention", 0),
-    )
-
-
-def _block_sizes(scenario: dict[str, Any], cache: Any, config: Any) -> tuple[int, int]:
-    """Scheduler block and hash block: asked of vLLM where it decides them."""
-    try:
-        from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
-    except ImportError:
-        size = config.cache_config.block_size
-        return size, size
-    scheduler_block, hash_block = resolve_kv_cache_block_sizes(cache, config)
-    return scheduler_block, hash_block
+_setup: Any = _beside("oracle_setup")
 
 
 class Engine:
@@ -198,9 +45,9 @@ class Engine:
 
         self.asynchronous = scenario["config"].get("async", False)
         self.spec = scenario["config"].get("spec")
-        config = _vllm_config(scenario, folder)
-        cache = _cache_config(scenario)
-        self.block, self.hash_block = _block_sizes(scenario, cache, config)
+        config = _setup.vllm_config(scenario, folder)
+        cache = _setup.cache_config(scenario)
+        self.block, self.hash_block = _setup.block_sizes(scenario, cache, config)
         kind: Any = Scheduler
         if self.asynchronous:
             from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -215,14 +62,14 @@ class Engine:
             "log_stats": False,
         }
         # The async scheduler hands its arguments on unnamed.
-        self.scheduler = kind(**_known(Scheduler, arguments))
+        self.scheduler = kind(**_setup.known(Scheduler, arguments))
         self.lost: list[str] = []
         self._watch_preemptions()
         self.caching = scenario["config"].get("prefix_caching", False)
         self.budget = self.scheduler.max_num_scheduled_tokens
         self.verified: dict[str, int] = {}
         self.order = {request["id"]: i for i, request in enumerate(scenario["requests"])}
-        self.prompts = Prompts()
+        self.prompts = _setup.Prompts()
         self.known: set[str] = set()
         self.schedule_s = 0.0
 
@@ -244,7 +91,7 @@ class Engine:
         from vllm.v1.request import Request
 
         limits = SamplingParams(max_tokens=request["output_len"], ignore_eos=True)
-        made = _make(
+        made = _setup.make(
             Request,
             request_id=request["id"],
             prompt_token_ids=self.prompts.tokens(request),
@@ -268,7 +115,7 @@ class Engine:
 
         with contextlib.suppress(Exception):
             utils.init_none_hash(hash)
-        return utils.get_request_block_hasher(self.hash_block, _hash)
+        return utils.get_request_block_hasher(self.hash_block, _setup.hash_of)
 
     # --- steps ---
 
@@ -345,7 +192,7 @@ class Engine:
         from vllm.v1.outputs import ModelRunnerOutput
 
         ids = list(output.num_scheduled_tokens)
-        made = _make(
+        made = _setup.make(
             ModelRunnerOutput,
             req_ids=ids,
             req_id_to_index={id: i for i, id in enumerate(ids)},
@@ -375,37 +222,6 @@ class Engine:
             drafted.append(lengths[place % len(lengths)] if lengths else self.spec["k"])
         drafts = [[1] * n if got else [] for n, got in zip(drafted, tokens, strict=True)]
         self.scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
-
-
-class Prompts:
-    """Token ids: equal where prompts share a prefix, and nowhere else."""
-
-    def __init__(self) -> None:
-        self._prefixes: dict[str, list[int]] = {}
-        self._last = 0
-
-    def next(self) -> int:
-        """A token that never was before."""
-        self._last += 1
-        return self._last
-
-    def tokens(self, request: dict[str, Any]) -> list[int]:
-        """The prompt of a request."""
-        shared: list[int] = []
-        name, length = request.get("prefix_id"), request.get("prefix_len") or 0
-        if name is not None:
-            shared = self._prefixes.setdefault(name, [])
-            while len(shared) < length:
-                shared.append(self.next())
-        prompt = shared[: min(length, request["prompt_len"])]
-        return prompt + [self.next() for _ in range(request["prompt_len"] - len(prompt))]
-
-
-def _hash(value: Any) -> Any:
-    import hashlib
-    import pickle
-
-    return hashlib.sha256(pickle.dumps(value)).digest()
 
 
 def _is_complete(request: Any) -> bool:
@@ -483,7 +299,7 @@ def main() -> None:
     import vllm
 
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+        Path(folder, "config.json").write_text(json.dumps(_setup.MODEL), encoding="utf-8")
         for line in sys.stdin:
             try:
                 found = answer(json.loads(line), folder)

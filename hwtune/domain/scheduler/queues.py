@@ -39,13 +39,16 @@ class Fcfs:
 
     def __init__(self) -> None:
         self._queue: deque[Live] = deque()
+        self._ids: tuple[str, ...] | None = ()
 
     def add(self, live: Live) -> None:
         """At the end."""
+        self._ids = None
         self._queue.append(live)
 
     def put_back(self, lives: Iterable[Live]) -> None:
         """At the front, the first of them first."""
+        self._ids = None
         self._queue.extendleft(reversed(list(lives)))
 
     def head(self) -> Live:
@@ -54,15 +57,19 @@ class Fcfs:
 
     def pop(self) -> Live:
         """The oldest."""
+        self._ids = None
         return self._queue.popleft()
 
     def remove(self, live: Live) -> None:
         """Wherever it is."""
+        self._ids = None
         self._queue.remove(live)
 
     def ids(self) -> tuple[str, ...]:
         """Oldest first."""
-        return tuple([live.id for live in self._queue])
+        if self._ids is None:
+            self._ids = tuple([live.id for live in self._queue])
+        return self._ids
 
     def __len__(self) -> int:
         return len(self._queue)
