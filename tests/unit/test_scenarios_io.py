@@ -60,7 +60,11 @@ def test_vllms_own_names_are_understood() -> None:
         scheduler_reserve_full_isl=False,
     )
     read = read_scenario(given).config
-    assert (read.prefix_caching, read.async_scheduling, read.reserve_full_isl) == (True, True, False)
+    assert (read.prefix_caching, read.async_scheduling, read.reserve_full_isl) == (
+        True,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
