@@ -45,16 +45,22 @@ class Cache:
         self.lookahead = setup.lookahead
         self.enabled = config.prefix_caching
         self.watermark = int(config.watermark * setup.num_blocks)
-        pool = Pool if self.enabled else CountingPool
-        self.pool: Pool = pool(setup.num_blocks)
+        self.pool: Pool = (
+            Pool(setup.num_blocks, uncached_first=setup.rules.uncached_first)
+            if self.enabled
+            else CountingPool(setup.num_blocks)
+        )
+        self._retires_processed = setup.rules.retires_processed
+        self._admission_lookahead = setup.lookahead if setup.rules.admits_with_lookahead else 0
         self.fine = setup.fine
         self._caching = Caching(
             enabled=self.enabled,
             hash_tokens=setup.hash_block,
             hit_tokens=setup.hash_block if setup.fine else setup.scheduler_block,
             scheduler_block=setup.scheduler_block,
-            retention=config.retention_tokens,
+            retention=setup.retention,
             drop_last=setup.drops_last,
+            before_last=setup.rules.resumes_before_last,
         )
         self.groups = [self._group(index, spec, setup) for index, spec in enumerate(setup.groups)]
         self._kinds = _kinds(setup.groups)
@@ -143,7 +149,7 @@ class Cache:
 
     def allocate(self, live: Live, tokens: int) -> bool:
         """Room for ``tokens`` more tokens of a running request; False if the pool has none."""
-        return self._allocate(live, tokens, MISS, live.computed, 0)
+        return self._allocate(live, tokens, MISS, live.computed, 0, self.lookahead)
 
     def admit(self, live: Live, tokens: int, hit: Hit, *, whole: bool, others: bool) -> bool:
         """The same for a waiting request, which may bring cached blocks.
@@ -159,7 +165,7 @@ class Cache:
             needed = self._needed(live, hit, known, known, computed, admit=True)
             if needed + margin > self.pool.free:
                 return False
-        return self._allocate(live, tokens, hit, computed, margin)
+        return self._allocate(live, tokens, hit, computed, margin, self._admission_lookahead)
 
     def _needed(
         self, live: Live, hit: Hit, tokens: int, main: int, computed: int, *, admit: bool
@@ -170,10 +176,13 @@ class Cache:
             needed += group.needed(live, hits, tokens, main, computed, admit=admit)
         return needed
 
-    def _allocate(self, live: Live, tokens: int, hit: Hit, computed: int, margin: int) -> bool:
+    def _allocate(
+        self, live: Live, tokens: int, hit: Hit, computed: int, margin: int, lookahead: int
+    ) -> bool:
         main = min(computed, self.max_model_len) + tokens
-        slots = min(main + self.lookahead, self.max_model_len)
-        processed = max(0, min(computed, self.max_model_len) - live.in_flight)
+        slots = min(main + lookahead, self.max_model_len)
+        in_flight = live.in_flight if self._retires_processed else 0
+        processed = max(0, min(computed, self.max_model_len) - in_flight)
         groups = self.groups
         for group in groups:
             group.retire(live, processed)

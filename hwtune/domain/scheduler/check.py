@@ -84,6 +84,8 @@ def _version_problems(scenario: Scenario, rules: Rules) -> Iterator[str]:
         "mamba mode align": rules.split is None and any(g.mode == "align" for g in scenario.groups),
         "prefix_match_unit": scenario.prefix_match_tokens is not None and not rules.fine_hits,
     }
+    if config.retention_tokens and not rules.retention:
+        later["retention"] = True
     for name, used in later.items():
         if used:
             yield f"{name}: vLLM {version} does not have it"

@@ -114,7 +114,7 @@ class Engine:
                 index += self._easy_rows(plan, index)
                 continue
             live.catch_up(tick)
-            tokens = 0 if _ends_in_flight(live) else self._wanted(live, plan)
+            tokens = 0 if self._ends_in_flight(live) else self._wanted(live, plan)
             if tokens <= 0:
                 index += 1
                 continue
@@ -215,9 +215,10 @@ class Engine:
         self._drop_tables(victim)
         self.cache.release(victim)
         victim.status = PREEMPTED
-        victim.computed = victim.proposed = victim.placeholders = 0
-        victim.drop_stale = victim.drop_stale and victim.stale > 0
-        victim.stale = victim.in_flight
+        victim.computed = victim.proposed = 0
+        if self._setup.rules.delivers_stale:
+            victim.placeholders = 0
+            victim.stale = victim.in_flight
         self.waiting.put_back((victim,))
         plan.preempted.append(victim)
         return int(place < index)
@@ -236,7 +237,7 @@ class Engine:
             if len(self.running) >= self._setup.max_active:
                 break
             live = self.waiting.head()
-            if live.stale and not live.drop_stale:
+            if live.stale or self._too_long(live, plan):
                 passed_over.append(self.waiting.pop())
                 continue
             pick = self._admission(live, plan)
@@ -269,8 +270,8 @@ class Engine:
         if tokens <= 0:
             return None
         kind: RowKind = "new" if live.status == WAITING else "resumed"
-        whole = self._config.reserve_full_isl
-        if not self.cache.admit(live, tokens, hit, whole=whole, others=bool(self.running)):
+        whole, others = self._setup.reserves, bool(self.running)
+        if not self.cache.admit(live, tokens, hit, whole=whole, others=others):
             return None
         return Pick(live=live, tokens=tokens, drafts=drafts, kind=kind, computed=hit.tokens)
 
@@ -323,7 +324,19 @@ class Engine:
         self.cache.release(live)
         self._settled = None
 
+    def _ends_in_flight(self, live: Live) -> bool:
+        """Async: whether steps in flight are sure to reach the request's last token."""
+        return (
+            live.placeholders > 0
+            and self._setup.rules.foresees_ends
+            and live.computed + 2 - live.placeholders >= live.limit
+        )
 
-def _ends_in_flight(live: Live) -> bool:
-    """Async: whether steps in flight are sure to reach the request's last token."""
-    return live.placeholders > 0 and live.computed + 2 - live.placeholders >= live.limit
+    def _too_long(self, live: Live, plan: Plan) -> bool:
+        """0.11 without chunked prefill: whether the request is passed over for now."""
+        if self._config.chunked_prefill or self._setup.rules.waits_for_room:
+            return False
+        tokens = live.known - self.cache.lookup(live).tokens
+        if 0 < plan.long_prefill < tokens:
+            tokens = plan.long_prefill
+        return tokens > plan.budget

@@ -30,6 +30,8 @@ class Caching:
     """prefix_cache_retention_interval."""
     drop_last: bool
     """EAGLE and MTP recompute the last matched block."""
+    before_last: bool
+    """Boundaries leave the prompt's last token to compute (0.32)."""
 
 
 class Group:
@@ -184,7 +186,8 @@ class Group:
     def _store_tail(self, live: Live, tokens: int) -> None:
         """Caches the last hash boundary of the prompt when it lies inside a block."""
         unit = self.caching.hash_tokens
-        limit = live.prompt_len if self.caching.drop_last else live.prompt_len - 1
+        resend = self.caching.before_last and not self.caching.drop_last
+        limit = live.prompt_len - resend
         boundary = limit // unit * unit
         blocks = live.tables[self.index].blocks
         index = boundary // self.block

@@ -47,7 +47,6 @@ class Live:
     __slots__ = (
         "arrival",
         "computed",
-        "drop_stale",
         "easy_until",
         "id",
         "in_flight",
@@ -93,7 +92,6 @@ class Live:
         """Scheduled tokens whose output was not processed."""
         self.stale = 0
         """In-flight tokens from before a preemption."""
-        self.drop_stale = False
         self.status = WAITING
         self.prefilling = False
         """Whether the last step left part of the known tokens uncomputed (is_prefill_chunk)."""

@@ -9,15 +9,15 @@ from hwtune.domain.scheduler.groups import BlocksPerGroup, Caching, Group, block
 from hwtune.domain.scheduler.live import Live, Table
 
 
-def last_state_position(tokens: int, unit: int, drop: bool) -> int:
+def last_state_position(tokens: int, unit: int, drop: bool, before_last: bool) -> int:
     """The last multiple of ``unit`` whose state a later request can resume from.
 
-    One token is always left to compute; EAGLE's dropped unit is more than that
-    (get_mamba_prefill_checkpoint_position in v1/kv_cache_interface.py).
+    One token is always left to compute, which only 0.32 takes into account (``before_last``);
+    EAGLE's dropped unit is more than that (get_mamba_prefill_checkpoint_position).
     """
     if drop:
         return max(tokens // unit * unit - unit, 0)
-    return max((tokens - 1) // unit * unit, 0)
+    return max((tokens - before_last) // unit * unit, 0)
 
 
 class StateGroup(Group):
@@ -189,7 +189,11 @@ class AlignedStateGroup(StateGroup):
         unit = caching.hash_tokens
         if tokens <= 0 or tokens % unit:
             return
-        if tokens != last_state_position(live.prompt_len, unit, caching.drop_last):
+        newest = caching.before_last
+        if not newest and tokens % self.block == 0:
+            return
+        drop = caching.drop_last and newest
+        if tokens != last_state_position(live.prompt_len, unit, drop, newest):
             return
         table = live.tables[self.index]
         index = blocks_for(tokens, self.block) - 1

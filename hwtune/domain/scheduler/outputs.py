@@ -37,7 +37,7 @@ class Outputs:
             stale = live.stale > 0
             if stale:
                 live.stale -= pick.tokens
-            if not pick.produces or (stale and live.drop_stale):
+            if not pick.produces:
                 continue
             if not stale:
                 self._reject(live, pick.drafts - accepted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hwtune.domain.errors import InputError
 from hwtune.domain.scheduler.split import SplitRule
@@ -14,31 +14,73 @@ class Rules:
     """One row of the version table; the sources are the releases' v1/core/sched/scheduler.py."""
 
     since: tuple[int, int]
-    skips_unchunkable: bool = False
-    """Without chunked prefill, a request too long for the budget is passed over, not waited for."""
-    preemption_refunds: bool = True
-    """A priority victim that was scheduled already gives its tokens back to the budget."""
+    newest_budgets: bool = False
+    """max_num_active_seqs, the adaptive threshold and the drafters' input budget exist."""
     long_prefill_alone: bool = True
     """long_prefill_token_threshold holds for a request that is alone, too."""
-    reserves_full_isl: bool = True
-    """scheduler_reserve_full_isl exists."""
-    watermark: bool = True
-    pads_verifications: bool = True
-    """A lone token admitted beside verifications is padded with drafts."""
-    junctions: bool = True
-    """Ends of shared prefixes that a sparse group has not cached are noticed and kept."""
-    split: SplitRule | None = "sub-block"
-    """How align mode cuts prefills; None: there is no align mode."""
-    fine_hits: bool = True
+    retention: bool = False
+    """prefix_cache_retention_interval is configured (0 by default), not an environment variable."""
+    resumes_before_last: bool = False
+    """Cached states end before the last token of a prompt, which is always left to compute."""
+    fine_hits: bool = False
     """Prefix hits may end inside a block (prefix_match_unit)."""
-    newest_budgets: bool = True
-    """max_num_active_seqs, the adaptive threshold and the drafters' budget exist."""
+    junctions: bool = False
+    """Ends of shared prefixes that a sparse group has not cached are noticed and kept."""
+    pads_verifications: bool = False
+    """A lone token admitted beside verifications is padded with drafts."""
+    watermark: bool = False
+    retires_processed: bool = False
+    """Blocks leave a window once the output of their step is processed, not once scheduled."""
+    delivers_stale: bool = False
+    """Async: what a preempted request still produces is delivered, and it waits for that."""
+    uncached_first: bool = False
+    """Freed blocks that are not cached are reused first, the latest first."""
+    reserves_full_isl: bool = False
+    """scheduler_reserve_full_isl exists."""
+    split: SplitRule | None = None
+    """How align mode cuts prefills; None: there is no align mode."""
+    preemption_refunds: bool = False
+    """A priority victim that was scheduled already gives its tokens back to the budget."""
+    admits_with_lookahead: bool = False
+    """Admission reserves the drafter's slots, too."""
+    common_block: bool = False
+    """The scheduler's block is the least common multiple of the groups' blocks, not the first."""
+    foresees_ends: bool = False
+    """Async: a request whose last token is sure to be in flight is not scheduled once more."""
+    waits_for_room: bool = False
+    """Without chunked prefill, a request too long for the budget is waited for, not passed over."""
 
 
-_ROWS = (
-    Rules(since=(0, 32), long_prefill_alone=False),
-    Rules(since=(0, 27), newest_budgets=False),
+_V011 = Rules(since=(0, 11))
+_V013 = replace(
+    _V011, since=(0, 13), preemption_refunds=True, waits_for_room=True, foresees_ends=True
 )
+_V018 = replace(_V013, since=(0, 18), split="whole")
+_V023 = replace(
+    _V018, since=(0, 23), reserves_full_isl=True, admits_with_lookahead=True, common_block=True
+)
+_V027 = replace(
+    _V023,
+    since=(0, 27),
+    split="sub-block",
+    watermark=True,
+    pads_verifications=True,
+    junctions=True,
+    fine_hits=True,
+    retires_processed=True,
+    delivers_stale=True,
+    uncached_first=True,
+)
+_V032 = replace(
+    _V027,
+    since=(0, 32),
+    newest_budgets=True,
+    long_prefill_alone=False,
+    retention=True,
+    resumes_before_last=True,
+)
+_ROWS = (_V032, _V027, _V023, _V018, _V013, _V011)
+"""Newest first. Between two rows a release is played as the older one."""
 
 
 def rules_for(version: str) -> Rules:

@@ -29,6 +29,10 @@ class Setup:
     """Slots beyond the scheduled tokens that the drafter writes (num_lookahead_tokens)."""
     draft_slots: int
     """Extra inputs per request (max_num_new_slots_for_drafting)."""
+    retention: int | None
+    """Tokens between cached states; 0: replay boundaries only, None: every block."""
+    reserves: bool
+    """Only requests whose whole known sequence fits are admitted."""
     drops_last: bool
     """The last matched unit of a prefix is recomputed for the drafter."""
     scheduler_block: int
@@ -54,7 +58,7 @@ def prepare(scenario: Scenario) -> Setup:
     speculation = config.speculation
     method = speculation.method if speculation else None
     drafts = speculation.num_tokens if speculation else 0
-    scheduler_block, hash_block = _block_sizes(scenario)
+    scheduler_block, hash_block = _block_sizes(scenario, rules)
     fine = _fine_hits(scenario, hash_block)
     drops_last = method in HIDDEN_STATE_METHODS
     max_scheduled = config.max_num_scheduled_tokens or config.max_num_batched_tokens
@@ -67,14 +71,20 @@ def prepare(scenario: Scenario) -> Setup:
         max_active=config.max_num_active_seqs or config.max_num_seqs,
         num_drafts=drafts,
         lookahead=_lookahead(method, drafts),
-        draft_slots={"draft_model": 1, "dflash": drafts}.get(method or "", 0),
+        draft_slots=_draft_slots(method, drafts) if rules.newest_budgets else 0,
+        retention=config.retention_tokens if rules.retention else None,
+        reserves=config.reserve_full_isl and rules.reserves_full_isl,
         drops_last=drops_last,
         scheduler_block=scheduler_block,
         hash_block=hash_block,
         fine=fine,
         max_in_flight=config.max_num_batched_tokens * (2 if config.async_scheduling else 1),
-        split=_split(scenario, hash_block, fine, drops_last, max_scheduled),
+        split=_split(scenario, rules, hash_block, fine, drops_last, max_scheduled),
     )
+
+
+def _draft_slots(method: str | None, drafts: int) -> int:
+    return {"draft_model": 1, "dflash": drafts}.get(method or "", 0)
 
 
 def _lookahead(method: str | None, drafts: int) -> int:
@@ -83,9 +93,11 @@ def _lookahead(method: str | None, drafts: int) -> int:
     return drafts if method in (*HIDDEN_STATE_METHODS, "draft_model") else 0
 
 
-def _block_sizes(scenario: Scenario) -> tuple[int, int]:
+def _block_sizes(scenario: Scenario, rules: Rules) -> tuple[int, int]:
     """Scheduler block and hash block (resolve_kv_cache_block_sizes)."""
     blocks = [group.block_size_tokens for group in scenario.groups]
+    if not rules.common_block:
+        return blocks[0], blocks[0]
     common = math.lcm(*blocks)
     unaligned = any(g.kind == "mamba" and g.mode != "align" for g in scenario.groups)
     if len(blocks) == 1 or not scenario.config.prefix_caching or unaligned:
@@ -105,7 +117,12 @@ def _fine_hits(scenario: Scenario, hash_block: int) -> bool:
 
 
 def _split(
-    scenario: Scenario, hash_block: int, fine: bool, drops_last: bool, max_scheduled: int
+    scenario: Scenario,
+    rules: Rules,
+    hash_block: int,
+    fine: bool,
+    drops_last: bool,
+    max_scheduled: int,
 ) -> AlignedSplit | None:
     aligned = [g for g in scenario.groups if g.kind == "mamba" and g.mode == "align"]
     if not aligned:
@@ -116,5 +133,7 @@ def _split(
         unit=hash_block,
         fine=fine,
         drop_last=drops_last,
+        whole_blocks=rules.split == "whole",
+        before_last=rules.resumes_before_last,
         largest_chunk=min(max_scheduled, threshold) if threshold > 0 else max_scheduled,
     )

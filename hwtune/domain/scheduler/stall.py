@@ -47,8 +47,7 @@ def _waiting_reason(live: Live, engine: Engine, setup: Setup) -> str:
     tokens = min(live.known, budget)
     if setup.split and not setup.split.clip(live, tokens, 0):
         return _alignment_reason(live, setup)
-    whole = setup.rules.reserves_full_isl and config.reserve_full_isl
-    shown = live.known if whole else tokens
+    shown = live.known if setup.reserves else tokens
     blocks = sum(blocks_for(shown, group.block) for group in engine.cache.groups)
     return (
         f"{shown} tokens take about {blocks} blocks in {len(setup.groups)} cache groups, and of "
