@@ -57,6 +57,6 @@ def test_every_step_equals_vllms_own() -> None:
             assert steps == theirs["steps"], given
             assert run.status == theirs["status"]
             compared += 1
-            preempted += sum(len(step["preempted"]) for step in steps)
+            preempted += sum(len(step["preempted"]) for step in theirs["steps"])
     assert compared > SCENARIOS // 2
     assert preempted

@@ -64,8 +64,9 @@ class Pool:
         self.forget(block)
         return block
 
-    def give(self, blocks: Iterable[Block]) -> None:
+    def give(self, blocks: Iterable[Block], *, uncached_first: bool = False) -> None:
         """One holder less for each block; the first one without any is reused first."""
+        uncached_first = uncached_first or self._uncached_first
         uncached = []
         for block in blocks:
             if block is NULL:
@@ -74,7 +75,7 @@ class Pool:
             if block.refs:
                 continue
             self.free += 1
-            if block.key is None and self._uncached_first:
+            if block.key is None and uncached_first:
                 uncached.append(block)
             else:
                 self._back[block] = None
@@ -153,7 +154,7 @@ class CountingPool(Pool):
         self.free -= count
         return [self._any] * count
 
-    def give(self, blocks: Iterable[Block]) -> None:
+    def give(self, blocks: Iterable[Block], *, uncached_first: bool = False) -> None:
         """Counts what comes back."""
         self.free += sum(block is not NULL for block in blocks)
 

@@ -50,7 +50,6 @@ class Cache:
             if self.enabled
             else CountingPool(setup.num_blocks)
         )
-        self._retires_processed = setup.rules.retires_processed
         self._admission_lookahead = setup.lookahead if setup.rules.admits_with_lookahead else 0
         self.fine = setup.fine
         self._caching = Caching(
@@ -60,6 +59,10 @@ class Cache:
             scheduler_block=setup.scheduler_block,
             retention=setup.retention,
             drop_last=setup.drops_last,
+            reachable_only=setup.rules.caches_reachable,
+            windows_first=setup.rules.uncached_first_in_windows,
+            retires_processed=setup.rules.retires_processed,
+            clears_gaps=setup.rules.clears_gaps,
             before_last=setup.rules.resumes_before_last,
         )
         self.groups = [self._group(index, spec, setup) for index, spec in enumerate(setup.groups)]
@@ -181,7 +184,7 @@ class Cache:
     ) -> bool:
         main = min(computed, self.max_model_len) + tokens
         slots = min(main + lookahead, self.max_model_len)
-        in_flight = live.in_flight if self._retires_processed else 0
+        in_flight = live.in_flight if self._caching.retires_processed else 0
         processed = max(0, min(computed, self.max_model_len) - in_flight)
         groups = self.groups
         for group in groups:

@@ -82,6 +82,15 @@ def _version_problems(scenario: Scenario, rules: Rules) -> Iterator[str]:
         "long_prefill_adaptive": config.long_prefill_adaptive and not rules.newest_budgets,
         "watermark": config.watermark > 0 and not rules.watermark,
         "mamba mode align": rules.split is None and any(g.mode == "align" for g in scenario.groups),
+        "prefix caching over groups of different block sizes": config.prefix_caching
+        and len({group.block_size_tokens for group in scenario.groups}) > 1
+        and not rules.common_block,
+        "speculation beside async scheduling": config.async_scheduling
+        and config.speculation is not None
+        and not rules.drafts_beside_async,
+        "speculative method draft_model": config.speculation is not None
+        and config.speculation.method == "draft_model"
+        and not rules.drafts_by_model,
         "prefix_match_unit": scenario.prefix_match_tokens is not None and not rules.fine_hits,
     }
     if config.retention_tokens and not rules.retention:

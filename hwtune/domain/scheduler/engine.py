@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hwtune.domain.errors import InputError
 from hwtune.domain.scheduler.cache import Cache, Hit
 from hwtune.domain.scheduler.live import FINISHED, PREEMPTED, RUNNING, WAITING, Live
 from hwtune.domain.scheduler.plan import Pick, Plan
@@ -210,8 +211,13 @@ class Engine:
         place = self.running.index(victim)
         del self.running[place]
         victim.catch_up(self.tick)
-        if self._setup.rules.preemption_refunds:
-            plan.refund(victim, self._setup.draft_slots)
+        if not self._setup.rules.preemption_refunds and victim in plan.lives:
+            message = (
+                f"{victim.id}: a victim of higher priority that this step had scheduled already; "
+                "before 0.13 vLLM goes on counting its tokens, which is not modelled"
+            )
+            raise InputError(message)
+        plan.refund(victim, self._setup.draft_slots)
         self._drop_tables(victim)
         self.cache.release(victim)
         victim.status = PREEMPTED

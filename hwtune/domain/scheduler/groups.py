@@ -30,6 +30,14 @@ class Caching:
     """prefix_cache_retention_interval."""
     drop_last: bool
     """EAGLE and MTP recompute the last matched block."""
+    reachable_only: bool
+    """Window blocks that can never serve a hit stay out of the cache (0.23)."""
+    windows_first: bool
+    """What leaves a window uncached is reused first (0.23)."""
+    retires_processed: bool
+    """Blocks are given back only once the output of their step is processed (0.27)."""
+    clears_gaps: bool
+    """States between gaps are given back, too (0.32)."""
     before_last: bool
     """Boundaries leave the prompt's last token to compute (0.32)."""
 
@@ -126,7 +134,7 @@ class Group:
             table.blocks[index] = NULL
         if freed:
             table.held -= len(freed)
-            self.pool.give(freed)
+            self.pool.give(freed, uncached_first=self.caching.windows_first)
 
     def release(self, live: Live) -> None:
         """Gives everything back, the tail to be reused first."""

@@ -34,6 +34,13 @@ class StateGroup(Group):
         """The state of the last token is all that is needed."""
         return tokens - 1
 
+    def retire(self, live: Live, processed: int) -> None:
+        """As for attention; before 0.27 all drafts in flight count as rejected."""
+        super().retire(live, self._settled(processed))
+
+    def _settled(self, processed: int) -> int:
+        return processed if self.caching.retires_processed else max(0, processed - self.extra)
+
     def needed(
         self, live: Live, hits: Sequence[Block], tokens: int, main: int, local: int, *, admit: bool
     ) -> int:
@@ -115,7 +122,8 @@ class AlignedStateGroup(StateGroup):
         if copy:
             new = max(new, 0) + 1
         if new > 0:
-            new = min(new, 1 + copy + (0 if table.allocated else self.extra))
+            most = 1 + copy + (0 if table.allocated else self.extra)
+            new = min(new, most) if self.caching.clears_gaps else most
         return new + unheld(hits)
 
     def extend(self, live: Live, tokens: int, main: int) -> None:
@@ -158,12 +166,15 @@ class AlignedStateGroup(StateGroup):
 
     def retire(self, live: Live, processed: int) -> None:
         """Gives back the states before the last one, a step after the last one was begun."""
+        processed = self._settled(processed)
         table = live.tables[self.index]
         blocks = table.blocks
         end = min((processed - 1) // self.block, len(blocks)) if processed > 1 else 0
-        if end > table.retired:
+        if end > table.retired and self.caching.clears_gaps:
             self._clear_gaps(table, table.retired, end)
             table.retired = end
+        elif end > 0 and not self.caching.clears_gaps:
+            self._clear(table, end)
         previous = table.previous_state
         if previous is not None and previous < blocks_for(processed, self.block) - 1:
             block = blocks[previous]

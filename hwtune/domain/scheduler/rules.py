@@ -20,6 +20,8 @@ class Rules:
     """long_prefill_token_threshold holds for a request that is alone, too."""
     retention: bool = False
     """prefix_cache_retention_interval is configured (0 by default), not an environment variable."""
+    clears_gaps: bool = False
+    """States between gaps are found when they are no longer needed; before, only the last ones."""
     resumes_before_last: bool = False
     """Cached states end before the last token of a prompt, which is always left to compute."""
     fine_hits: bool = False
@@ -31,10 +33,18 @@ class Rules:
     watermark: bool = False
     retires_processed: bool = False
     """Blocks leave a window once the output of their step is processed, not once scheduled."""
+    drafts_beside_async: bool = False
+    """Async scheduling and speculation go together."""
+    drafts_by_model: bool = False
+    """draft_model is a method that reserves slots."""
     delivers_stale: bool = False
     """Async: what a preempted request still produces is delivered, and it waits for that."""
     uncached_first: bool = False
     """Freed blocks that are not cached are reused first, the latest first."""
+    uncached_first_in_windows: bool = False
+    """The same for blocks that left a window, or belong to a sliding-window group."""
+    caches_reachable: bool = False
+    """Of a window, only blocks that can serve a hit are cached."""
     reserves_full_isl: bool = False
     """scheduler_reserve_full_isl exists."""
     split: SplitRule | None = None
@@ -53,11 +63,21 @@ class Rules:
 
 _V011 = Rules(since=(0, 11))
 _V013 = replace(
-    _V011, since=(0, 13), preemption_refunds=True, waits_for_room=True, foresees_ends=True
+    _V011,
+    since=(0, 13),
+    preemption_refunds=True,
+    waits_for_room=True,
+    foresees_ends=True,
 )
-_V018 = replace(_V013, since=(0, 18), split="whole")
+_V018 = replace(_V013, since=(0, 18), split="whole", drafts_by_model=True, drafts_beside_async=True)
 _V023 = replace(
-    _V018, since=(0, 23), reserves_full_isl=True, admits_with_lookahead=True, common_block=True
+    _V018,
+    since=(0, 23),
+    reserves_full_isl=True,
+    admits_with_lookahead=True,
+    common_block=True,
+    uncached_first_in_windows=True,
+    caches_reachable=True,
 )
 _V027 = replace(
     _V023,
@@ -77,6 +97,7 @@ _V032 = replace(
     newest_budgets=True,
     long_prefill_alone=False,
     retention=True,
+    clears_gaps=True,
     resumes_before_last=True,
 )
 _ROWS = (_V032, _V027, _V023, _V018, _V013, _V011)

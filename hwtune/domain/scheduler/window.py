@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hwtune.domain.scheduler.blocks import NULL, Pool
 from hwtune.domain.scheduler.groups import BlocksPerGroup, Caching, Group, blocks_for
-from hwtune.domain.scheduler.live import Live
+from hwtune.domain.scheduler.live import Live, Table
 
 
 class WindowGroup(Group):
@@ -22,6 +22,12 @@ class WindowGroup(Group):
     def skipped(self, tokens: int) -> int:
         """Tokens in front of the window of the next token."""
         return max(0, tokens - self.window + 1)
+
+    def release(self, live: Live) -> None:
+        """Gives everything back, the tail to be reused first."""
+        table = live.tables[self.index]
+        live.tables[self.index] = Table()
+        self.pool.give(reversed(table.blocks), uncached_first=self.caching.windows_first)
 
     def quiet_until(self, live: Live) -> int:
         """Until the block table grows, or the window leaves the first block."""
@@ -39,7 +45,7 @@ class WindowGroup(Group):
         """The tails in front of the boundaries at which a hit can end."""
         caching = self.caching
         align = caching.hit_tokens
-        if align % self.block:
+        if align % self.block or not caching.reachable_only:
             return None
         drop = caching.drop_last
         need = self._run(drop)
