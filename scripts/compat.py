@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ PROMPT_TOKENS = (2, 63, 64, 832, 833, 1700)
 OUTPUT_TOKENS = 12
 REQUEST_TIMEOUT_S = 300
 PLAIN_TIMEOUT_S = 180
+FIRST_ERROR = re.compile(r" ERROR .*?\] (\w+Error: .*)")
 
 
 @dataclass(kw_only=True)
@@ -162,8 +164,8 @@ def plain(release: Release, runs: Path) -> str:
             process.terminate()
             process.wait()
             return "it starts, although expected to fail"
-    errors = [line for line in log.read_text(errors="replace").splitlines() if "Error: " in line]
-    return errors[0].rpartition("] ")[2] if errors else f"exit status {process.returncode}"
+    found = FIRST_ERROR.search(log.read_text(errors="replace"))
+    return found[1] if found else f"exit status {process.returncode}"
 
 
 def iter_until(lines: object, text: str) -> list[str]:

@@ -12,6 +12,9 @@ RAY_VARIABLES = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 """Names, separated by commas, that vLLM copies to its Ray workers beside those it knows."""
 RAY_COPIES_MORE = Feature(since=(0, 17, 0), source="ray/ray_env.py get_env_vars_to_copy")
 
+RAY_FOLDS_LINES = "RAY_DEDUP_LOGS"
+"""Unless 0, Ray's driver prints what several workers say once only, and a rank goes unseen."""
+
 PLUGINS_VARIABLE = "VLLM_PLUGINS"
 """The plugins, of every group, that vLLM may load; unset means all (plugins/__init__.py)."""
 
@@ -52,6 +55,8 @@ def launch_environment(
     elif workers.names_ray or workers.count > 1:
         ray, notes = _ray(environ, workers)
         variables |= ray
+        if workers.names_ray and RAY_FOLDS_LINES not in environ:
+            variables[RAY_FOLDS_LINES] = "0"
     return LaunchEnvironment(variables=variables, notes=notes)
 
 

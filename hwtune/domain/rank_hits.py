@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from hwtune.domain.evidence import Evidence, KernelCount
 from hwtune.domain.planning import flag_value
 
 _PID = re.compile(r"\bpid=(\d+)")
+_RANK_NAME = "Worker"
+"""In the names that vLLM gives ranks; before that a process is called by its module or not at all."""
 _STAGE = re.compile(r"PP(\d+)")
 
 
@@ -71,9 +74,11 @@ def _names(evidence: Evidence) -> dict[int, str]:
     for mark in evidence.marks:
         text = mark.place.process or ""
         pid = _PID.search(text)
-        if pid:
+        if pid and _RANK_NAME in text:
             names[int(pid[1])] = text[: pid.start()].strip()
-    return names
+    shared = {name for name, uses in Counter(names.values()).items() if uses > 1}
+    # Data-parallel engines call their workers alike.
+    return {pid: f"{name} {pid}" if name in shared else name for pid, name in names.items()}
 
 
 def _tally(names: dict[int, str], host: str, pid: int, counts: list[KernelCount]) -> RankTally:

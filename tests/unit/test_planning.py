@@ -238,6 +238,7 @@ RAY = ("--distributed-executor-backend", "ray")
 def test_the_plan_reaches_workers_of_a_ray_cluster(flags: tuple[str, ...]) -> None:
     planned = plan(flags=(*PREFIX_OFF, *flags))
     assert planned.environment["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] == "HWTUNE_PLAN"
+    assert planned.environment.get("RAY_DEDUP_LOGS") == ("0" if "ray" in str(flags) else None)
     assert any("must see the run directory" in n for n in planned.notes) is ("ray" in str(flags))
 
 

@@ -38,6 +38,19 @@ def test_each_rank_is_named_as_vllm_names_it() -> None:
     assert left_out(ranks, is_call_reason) is None
 
 
+def test_processes_of_one_name_are_told_apart() -> None:
+    found = evidence(count(1, "hit", 1), count(2, "hit", 2), names=("Worker", "Worker"))
+    assert (
+        seen_by_rank(rank_tallies(found, "page_decode")) == "3 calls (1 in Worker 1, 2 in Worker 2)"
+    )
+
+
+def test_a_process_that_has_no_rank_name_is_named_by_its_id() -> None:
+    found = evidence(count(1, "hit", 1), count(2, "hit", 2), names=("Worker_TP0", "MainProcess"))
+    seen = seen_by_rank(rank_tallies(found, "page_decode"))
+    assert seen == "3 calls (1 in Worker_TP0, 2 in process 2)"
+
+
 def test_one_process_is_not_named() -> None:
     ranks = rank_tallies(evidence(count(1, "hit", 3)), "page_decode")
     assert seen_by_rank(ranks) == "3 calls"
