@@ -57,11 +57,13 @@ _KINDS = (
 )
 _MIX = (*_KINDS[:4] * 5, *_KINDS[4:5] * 2, *_KINDS[5:])
 """Twenty lines at DEBUG, two of uvicorn, one of the engine's statistics."""
-_PREFIXES = {
-    "vLLM's own lines": "",
-    "docker compose": "vllm-server-1  | ",
-    "kubectl --prefix": "[pod/vllm-0/server] ",
-}
+_CASES = (
+    ("DEBUG lines", "", _KINDS[:4]),
+    ("with requests and statistics", "", _MIX),
+    ("the same in docker compose", "vllm-server-1  | ", _MIX),
+    ("the same in kubectl --prefix", "[pod/vllm-0/server] ", _MIX),
+)
+"""What stands in the log, and what a collector puts before each line."""
 
 
 def main() -> None:
@@ -73,15 +75,16 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with TemporaryDirectory() as directory:
         path = Path(directory) / "debug.log"
-        for title, prefix in _PREFIXES.items():
-            size = _write(path, prefix, arguments.megabytes)
+        for title, prefix, kinds in _CASES:
+            size = _write(path, prefix, kinds, arguments.megabytes)
             _compare(title, path, size, arguments.rounds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak memory of this process: {peak:.0f} MiB")
 
 
-def _write(path: Path, prefix: str, megabytes: int) -> int:
-    lines = [kind.format(s=n % 60, n=n) for n in range(12_000) for kind in _MIX]
+def _write(path: Path, prefix: str, kinds: tuple[str, ...], megabytes: int) -> int:
+    repeats = 200_000 // len(kinds)
+    lines = [kind.format(s=n % 60, n=n) for n in range(repeats) for kind in kinds]
     block = "".join(f"{prefix}{line}\n" for line in lines).encode()
     with path.open("wb") as file:
         file.write("".join(f"{prefix}{line}\n" for line in _START.splitlines()).encode())

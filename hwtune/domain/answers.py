@@ -7,6 +7,7 @@ caching change the page?
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from hwtune.domain.check_kernels import NOT_VERIFIED, tallies
@@ -144,7 +145,9 @@ def remarks(evidence: Evidence) -> tuple[str, ...]:
     found = [*evidence.notes]
     found.extend(_starts(evidence))
     found.extend(_blocks_apart(evidence))
+    found.extend(_asked_block(evidence))
     found.extend(_others(evidence))
+    found.extend(_smallest_reuse(evidence))
     found.extend(_capacity(evidence))
     found.extend(_idle_plugins(evidence))
     if evidence.marks and not evidence.nonce_verified:
@@ -221,6 +224,33 @@ def _blocks_apart(evidence: Evidence) -> list[str]:
             "engine process's copy, which is older than what the worker resolved"
         )
     return found
+
+
+def _asked_block(evidence: Evidence) -> list[str]:
+    """What was asked for and what is in force are two facts."""
+    asked = evidence.value("requested_block_size")
+    page, manager = evidence.value("attention_block_size"), evidence.value("manager_block_size")
+    seen = page if isinstance(page, int) else manager
+    if not isinstance(asked, int) or not isinstance(seen, int) or asked == seen:
+        return []
+    what = "the page" if seen is page else "the block in force"
+    why = ", the next multiple that holds a recurrent state" if seen % asked == 0 else ""
+    return [f"--block-size {asked} was asked for, and {what} is {seen}{why}"]
+
+
+_DRAFTS = re.compile(r"speculative_config=SpeculativeConfig\(|'speculative_config': ")
+
+
+def _smallest_reuse(evidence: Evidence) -> list[str]:
+    """Only whole blocks are reused, and with a drafter the last one never is."""
+    page = evidence.value("attention_block_size")
+    if evidence.value("prefix_caching") is not True or not isinstance(page, int):
+        return []
+    texts = [evidence.value("engine_config"), evidence.value("user_flags")]
+    drafted = any(isinstance(text, str) and _DRAFTS.search(text) for text in texts)
+    least = 2 * page if drafted else page
+    extra = f" (the last block is never reused beside a draft model, so {least})" if drafted else ""
+    return [f"prefix caching is on, and shared prefixes below {page} tokens cannot hit{extra}"]
 
 
 _LOUD = ("attention_block_size", "padding_pct", "prefix_caching", "vllm_version", "kv_cache_tokens")

@@ -13,6 +13,7 @@ from hwtune.domain.check_kernels import NOT_VERIFIED, kernel_checks
 from hwtune.domain.check_numbers import number_checks
 from hwtune.domain.check_records import Check, CheckStatus
 from hwtune.domain.evidence import Evidence, Mark, Place, Value
+from hwtune.domain.expectations import BLOCK_MULTIPLE
 from hwtune.domain.launch import Expectation
 
 NOT_STATED = "not stated"
@@ -206,7 +207,21 @@ def _compare(
     )
 
 
+def _multiple(evidence: Evidence, wanted: str) -> Check:
+    seen, places = page_seen(evidence)
+    question = "Is the attention page a multiple of what the kernel reads?"
+    if seen is None:
+        reason = f"expected a multiple of {wanted}; no line states the attention page"
+        return _result(BLOCK_MULTIPLE, question, "failed", wanted, NOT_STATED, reason, ())
+    rest = seen % int(wanted)
+    reason = f"{seen} = {seen // int(wanted)} x {wanted} + {rest}" if rest else ""
+    status: CheckStatus = "failed" if rest else "passed"
+    return _result(BLOCK_MULTIPLE, question, status, wanted, str(seen), reason, places)
+
+
 def _named_fact(evidence: Evidence, name: str, wanted: str) -> Check:
+    if name == BLOCK_MULTIPLE:
+        return _multiple(evidence, wanted)
     seen = evidence.value(name)
     same = seen is not None and wanted.lower() in (show_value(seen).lower(), str(seen).lower())
     check = _compare(

@@ -28,6 +28,8 @@ _ALIASES = {
     "kernels": "hits",
     "version": "vllm_version",
 }
+BLOCK_MULTIPLE = "block_multiple"
+"""What the attention page must be a multiple of, e.g. what a kernel reads at once."""
 _OWN = ("block_size", "padding_pct", "prefix_caching", "mamba_cache_mode", "backend", "hits")
 
 
@@ -65,10 +67,12 @@ def parse_expectations(
         if key in _OWN:
             expect = _set(expect or NOTHING_EXPECTED, key, value)
             hits = hits or key == "hits"
+        elif key == BLOCK_MULTIPLE:
+            others[key] = str(_positive(key, value))
         elif key in facts:
             others[key] = value
         else:
-            known = ", ".join((*_OWN, *sorted(set(facts) - set(_ALIASES))))
+            known = ", ".join((*_OWN, BLOCK_MULTIPLE, *sorted(set(facts) - set(_ALIASES))))
             message = f"--expect {item!r}: unknown key {key!r}; known: {known}"
             raise UsageError(message)
     return Expected(expect=expect, facts=others, hits_named=hits)

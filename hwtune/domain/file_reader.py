@@ -106,22 +106,26 @@ class FileReader:
             self.clock = self.clock or _clock(line.time)
 
     def _wanted(self, first: int, lines: list[bytes], *, quotes: bool) -> Iterator[LogLine]:
-        """The hot loop: one search, one slice and one look-up for a line of a known dull kind."""
+        """Lines of known dull kinds cost one search, one slice and one look-up each."""
         audience = self._audience
         line_filter, busy = audience.line_filter, audience.busy(self.file)
-        dull, sure = line_filter.dull, not busy and not quotes
-        quick = line_filter.skips_requests
-        for index, raw in enumerate(lines):
-            end = raw.find(HEADER_END)
-            key = raw[end - BEFORE : end + AFTER]
-            if key in dull and (sure or not (busy or b"hwtune[" in raw)):
+        keys = [raw[(end := raw.find(HEADER_END)) - BEFORE : end + AFTER] for raw in lines]
+        every = range(len(lines))
+        candidates: Iterable[int] = every
+        if not busy and not quotes:
+            dull = line_filter.dull
+            asked = not line_filter.skips_requests
+            candidates = [
+                index
+                for index, key in enumerate(keys)
+                if key not in dull
+                and not (ACCESS in (raw := lines[index]) and _is_request(raw, asked=asked))
+            ]
+        todo = iter(candidates)
+        while (index := next(todo, None)) is not None:
+            raw = lines[index]
+            if not busy and self._is_dull(line_filter, raw, keys[index], quotes=quotes):
                 continue
-            if not busy:
-                if ACCESS in raw and (quick or REQUEST not in raw) and SOURCE not in raw:
-                    if b"\r" not in raw:
-                        continue
-                elif self._is_dull(line_filter, raw, key, end):
-                    continue
             if index:
                 self._previous = None
                 self._before = lines[index - 1]
@@ -129,12 +133,17 @@ class FileReader:
                 yield from self._parsed(first + index, piece)
             self._before = raw
             line_filter, busy = audience.line_filter, audience.busy(self.file)
-            dull, sure = line_filter.dull, not busy and not quotes
-            quick = line_filter.skips_requests
+            if busy and candidates is not every:
+                candidates = every
+                todo = iter(range(index + 1, len(lines)))
 
-    def _is_dull(self, line_filter: LineFilter, raw: bytes, key: bytes, end: int) -> bool:
-        """What the first ``] `` alone does not tell."""
-        if SOURCE not in key[:BEFORE] or end < BEFORE:
+    def _is_dull(self, line_filter: LineFilter, raw: bytes, key: bytes, *, quotes: bool) -> bool:
+        """Whether a line states nothing, by its ``key`` around the first ``] `` or beyond."""
+        if key in line_filter.dull and not (quotes and b"hwtune[" in raw):
+            return True
+        if SOURCE not in key[:BEFORE]:
+            if ACCESS in raw and _is_request(raw, asked=not line_filter.skips_requests):
+                return True
             source = raw.find(SOURCE)
             end = raw.find(HEADER_END, source) if source >= 0 else -1
             key = raw[end - BEFORE : end + AFTER] if end >= BEFORE else b""
@@ -154,6 +163,11 @@ class FileReader:
     def _clock_before(self) -> str:
         found = _TIME.search(self._before[:_TIME_WITHIN]) if self._before else None
         return found[0].decode().replace("T", " ") if found else ""
+
+
+def _is_request(raw: bytes, *, asked: bool) -> bool:
+    """Whether a line with ACCESS is uvicorn's, and of a request that nobody asks for any more."""
+    return (not asked or REQUEST not in raw) and SOURCE not in raw and b"\r" not in raw
 
 
 def _clock(time: str | None) -> str:

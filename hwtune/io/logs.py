@@ -13,7 +13,8 @@ from typing import IO, BinaryIO, cast
 from hwtune.domain.errors import InputError
 
 STDIN = "-"
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 17
+"""Blocks that stay in the processor's cache are read faster than large ones."""
 _MAX_LINE_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 _PROBE_BYTES = 8192
