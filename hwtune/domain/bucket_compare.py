@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from hwtune.domain.buckets import Buckets, BucketTime, Clock, Work
 
@@ -22,6 +22,8 @@ class ArmBuckets:
     rows: tuple[BucketTime, ...]
     """Times and calls are means over the ranks."""
     work: Work | None
+    """Of one rank where all did the same (tensor parallel), else their sum (data parallel)."""
+    work_by_phase: Mapping[str, Work] = field(default_factory=dict)
 
     @property
     def total_us(self) -> float:
@@ -43,7 +45,8 @@ class BucketRow:
     candidate_share_pct: float | None = None
     candidate_calls: int | None = None
     ratio: float | None = None
-    """Candidate over baseline; None when not comparable or the baseline spent nothing."""
+    """Candidate over baseline; None when not comparable or the baseline spent nothing. In a phase,
+    also None when the arms did not do the same work in steps of that phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +58,14 @@ class BucketComparison:
     rows: tuple[BucketRow, ...]
     refusal: str | None
     """Why there are no ratios; None with one arm or when both did the same work."""
+    other_work: tuple[str, ...] = ()
+    """Phases in which the arms' work differs although it is the same in all: another page cuts the
+    same prompts into other steps."""
     scope: str = SCOPE
 
 
 def join_ranks(name: str, ranks: Sequence[Buckets]) -> ArmBuckets:
-    """The mean over the traces of one server's ranks; ``ranks`` holds at least one.
-
-    The work is the first rank's that states it: every rank of a tensor-parallel server runs the
-    same steps.
-    """
+    """The mean over the traces of one server's ranks; ``ranks`` holds at least one."""
     times: dict[tuple[str, str], float] = defaultdict(float)
     calls: dict[tuple[str, str], int] = defaultdict(int)
     tops: dict[tuple[str, str], tuple[tuple[str, float], ...]] = {}
@@ -83,14 +85,27 @@ def join_ranks(name: str, ranks: Sequence[Buckets]) -> ArmBuckets:
         )
         for bucket, phase in sorted(times)
     )
-    works = [rank.work for rank in ranks if rank.work is not None]
+    phases = sorted({phase for rank in ranks for phase in rank.work_by_phase})
     return ArmBuckets(
         name=name,
         clock=ranks[0].clock,
         ranks=len(ranks),
         rows=rows,
-        work=works[0] if works else None,
+        work=_joined([rank.work for rank in ranks]),
+        work_by_phase={
+            phase: work
+            for phase in phases
+            if (work := _joined([rank.work_by_phase.get(phase) for rank in ranks])) is not None
+        },
     )
+
+
+def _joined(ranks: Sequence[Work | None]) -> Work | None:
+    works = [work for work in ranks if work is not None]
+    if not works or all(work == works[0] for work in works):
+        return works[0] if works else None
+    names = [item.name for item in fields(Work)]
+    return Work(**{name: sum(getattr(work, name) for work in works) for name in names})
 
 
 def compare_buckets(
@@ -99,10 +114,21 @@ def compare_buckets(
     """The table's rows, costliest bucket of the baseline first."""
     refusal = None if candidate is None else _refusal(baseline, candidate)
     rows = _rows(baseline, candidate, refusal, by_phase=False)
-    if by_phase:
+    if by_phase and any(
+        row.phase != "all" for arm in (baseline, candidate) if arm for row in arm.rows
+    ):
         rows += _rows(baseline, candidate, refusal, by_phase=True)
     arms = (baseline,) if candidate is None else (baseline, candidate)
-    return BucketComparison(arms=arms, rows=rows, refusal=refusal)
+    return BucketComparison(
+        arms=arms, rows=rows, refusal=refusal, other_work=_other_work(rows, *arms)
+    )
+
+
+def _other_work(rows: Sequence[BucketRow], *arms: ArmBuckets) -> tuple[str, ...]:
+    if len(arms) == 1:
+        return ()
+    phases = sorted({row.phase for row in rows} - {"all"})
+    return tuple(phase for phase in phases if not _same_work(phase, *arms))
 
 
 def _refusal(baseline: ArmBuckets, candidate: ArmBuckets) -> str | None:
@@ -120,6 +146,11 @@ def _refusal(baseline: ArmBuckets, candidate: ArmBuckets) -> str | None:
 def _amount(work: Work) -> str:
     """Tokens decide: another page may cut the same prompts into other chunks."""
     return f"{work.prefill_tokens} prefill and {work.decode_tokens} decode tokens"
+
+
+def _same_work(phase: str, baseline: ArmBuckets, candidate: ArmBuckets) -> bool:
+    left, right = (arm.work_by_phase.get(phase) for arm in (baseline, candidate))
+    return left is not None and right is not None and _amount(left) == _amount(right)
 
 
 def _rows(
@@ -144,6 +175,7 @@ def _rows(
         if candidate is None:
             rows.append(shared)
             continue
+        comparable = refusal is None and (not by_phase or _same_work(key[0], baseline, candidate))
         after, after_calls = right.get(key, (0.0, 0))
         rows.append(
             BucketRow(
@@ -155,7 +187,7 @@ def _rows(
                 candidate_ms=after / 1e3,
                 candidate_share_pct=_share(after, candidate),
                 candidate_calls=after_calls,
-                ratio=after / before if before > 0 and refusal is None else None,
+                ratio=after / before if before > 0 and comparable else None,
             )
         )
     return tuple(rows)

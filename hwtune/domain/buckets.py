@@ -6,11 +6,12 @@ neither the time of a kernel alone nor what a client sees, and is never multipli
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 OTHER = "other"
@@ -77,6 +78,8 @@ class Buckets:
     rows: tuple[BucketTime, ...]
     work: Work | None
     """None when the trace holds no step annotations."""
+    work_by_phase: Mapping[str, Work] = field(default_factory=dict)
+    """The same apart for each phase that had a step."""
 
     @property
     def total_us(self) -> float:
@@ -135,19 +138,32 @@ def attribute(events: Iterable[TraceEvent], rules: Sequence[BucketRule]) -> Buck
     steps = _steps(kept, _STEP_MARKS[clock])
     classifier = _Classifier(rules)
     pieces = _kernels(device, classifier) if device else _self_times(operators, classifier)
-    return Buckets(clock=clock, rows=_summed(pieces, steps), work=_work(steps))
+    return Buckets(
+        clock=clock,
+        rows=_summed(pieces, steps),
+        work=_work(steps),
+        work_by_phase={
+            phase: work
+            for phase in sorted({step.phase for step in steps})
+            if (work := _work([step for step in steps if step.phase == phase])) is not None
+        },
+    )
 
 
 def _steps(events: Sequence[TraceEvent], marks: Sequence[str]) -> list[_Step]:
-    """In order of time; from the first kind of annotation that the trace has."""
+    """In order of time; from the first kind of annotation that the trace has.
+
+    Of several streams the one with most: the profiler repeats a step's annotation on every stream
+    that ran a kernel of it.
+    """
     for mark in marks:
-        found = [
-            _step(event.start_us, match)
-            for event in events
-            if event.category == mark and (match := _STEP.match(event.name))
-        ]
-        if found:
-            return sorted(found, key=lambda step: step.start_us)
+        tracks: dict[str, list[_Step]] = defaultdict(list)
+        for event in events:
+            if event.category == mark and (match := _STEP.match(event.name)):
+                tracks[event.track].append(_step(event.start_us, match))
+        if tracks:
+            most: list[_Step] = max(tracks.values(), key=len)
+            return sorted(most, key=lambda step: step.start_us)
     return []
 
 
@@ -207,25 +223,34 @@ class _Open:
 def _track_self_times(events: Sequence[TraceEvent], classifier: _Classifier) -> Iterator[_Piece]:
     stack: list[_Open] = []
     for event in events:
-        while stack and event.start_us >= stack[-1].end_us:
-            yield _closed(stack.pop())
         end = event.start_us + event.duration_us
+        while stack and not _holds(stack[-1], event.start_us, end):
+            yield _closed(stack, event.start_us)
         owner, inside = None, False
         if stack:
             owner = stack[-1].owner
             inside = owner is not None
             end = min(end, stack[-1].end_us)
-            stack[-1].children_us += end - event.start_us
         if owner is None and (bucket := classifier.bucket(event.name)):
             owner = (bucket, event.name)
         stack.append(_Open(event, end, owner, inside))
     while stack:
-        yield _closed(stack.pop())
+        yield _closed(stack, math.inf)
 
 
-def _closed(item: _Open) -> _Piece:
+def _holds(item: _Open, start_us: float, end_us: float) -> bool:
+    """Whether an operator is inside another: at least half of it, as clocks are rounded."""
+    return start_us < item.end_us and (start_us + end_us) / 2 <= item.end_us
+
+
+def _closed(stack: list[_Open], now_us: float) -> _Piece:
+    """Ends the innermost operator, at the latest when the next begins: no time counts twice."""
+    item = stack.pop()
     bucket, name = item.owner or (OTHER, item.event.name)
-    own = max(0.0, item.end_us - item.event.start_us - item.children_us)
+    duration = min(item.end_us, now_us) - item.event.start_us
+    if stack:
+        stack[-1].children_us += duration
+    own = max(0.0, duration - item.children_us)
     return bucket, name, item.event.start_us, own, int(not item.inside)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ _LARGEST_VALUE = 64 << 20
 """Characters of one event or header value; more is damage, not a trace."""
 _SPACE = re.compile(r"[\s,]*")
 _PATTERNS = ("*.trace.json", "*.trace.json.gz")
+_FRONTEND = ".async_llm."
+"""The API server's own trace (vllm/v1/engine/async_llm.py): no rank, and no step runs in it."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -72,6 +75,12 @@ def read_arm(path: Path, name: str) -> ArmBuckets:
             raise InputError(message)
         ranks[rank] = file
         found.append(buckets)
+        if buckets.clock != found[0].clock:
+            message = (
+                f"{path}: {file.name} has times of the {buckets.clock}, those before it of the"
+                f" {found[0].clock}: profile all ranks with the same activities"
+            )
+            raise InputError(message)
     if not found:
         message = (
             f"{path}: no operator and no kernel in it; profile between /start_profile and"
@@ -85,6 +94,7 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = sorted({file for pattern in _PATTERNS for file in path.glob(pattern)})
+    files = [file for file in files if _FRONTEND not in file.name]
     if not files:
         message = f"{path}: no *.trace.json or *.trace.json.gz in this directory"
         raise InputError(message)
@@ -114,7 +124,7 @@ class Trace:
             reason = getattr(error, "strerror", None) or str(error) or "cut off before its end"
             message = f"{path}: cannot read the trace: {reason}"
             raise InputError(message) from None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             message = f"{path}: not a whole trace of torch.profiler: {error}"
             raise InputError(message) from None
 
@@ -157,12 +167,20 @@ def _event(value: object) -> TraceEvent | None:
             name=str(data["name"]),
             category=data["cat"],
             track=f"{data['pid']}/{data['tid']}",
-            start_us=float(data["ts"]),
-            duration_us=max(0.0, float(data["dur"])),
+            start_us=_finite(data["ts"]),
+            duration_us=max(0.0, _finite(data["dur"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         message = f"an event lacks what every event has: {error!r}"
         raise ValueError(message) from None
+
+
+def _finite(value: str | float) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        message = f"{value} is no time"
+        raise ValueError(message)
+    return number
 
 
 class _Text:

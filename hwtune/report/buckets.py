@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from hwtune.domain.bucket_compare import ArmBuckets, BucketComparison
-from hwtune.report.tables import Column, Format, Table, columns, render
+from hwtune.report.tables import Column, Format, Table, columns, one_line, render
 
 _ONE_ARM = columns(
     "phase=steps",
@@ -50,6 +50,9 @@ def _notes(comparison: BucketComparison) -> list[str]:
     notes += [_other_note(arm) for arm in comparison.arms]
     if comparison.refusal is not None:
         notes.append(f"no ratios: {comparison.refusal}")
+    elif comparison.other_work:
+        phases = ", ".join(comparison.other_work)
+        notes.append(f"no ratios in {phases} steps: the arms did not do the same work in these")
     notes.append(
         "one profile per arm: no interval, the profiler's own cost included; neither a kernel's"
         " time nor serving's"
@@ -75,5 +78,5 @@ def _other_note(arm: ArmBuckets) -> str:
         for name, time in row.top if row.bucket == "other" else ():
             names[name] = names.get(name, 0.0) + time
     costliest = sorted(names.items(), key=lambda item: -item[1])[:3]
-    shown = ", ".join(f"{name[:60]} {time / 1e3:.1f} ms" for name, time in costliest)
+    shown = ", ".join(f"{one_line(name[:60])} {time / 1e3:.1f} ms" for name, time in costliest)
     return f"{arm.name}'s other: {shown or 'nothing'}"

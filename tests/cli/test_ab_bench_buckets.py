@@ -59,3 +59,12 @@ def test_one_arm_alone_shows_shares(tmp_path: Path) -> None:
     assert status == 0
     assert text.splitlines()[0].startswith("phase,bucket,baseline_ms")
     assert text.splitlines()[1].startswith("all,attention,0.3,75.0")
+
+
+def test_names_of_a_trace_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    event = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "ts": 0, "dur": 9}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": [{**event, "name": "x\x1b[2J\ud800\ny"}]}))
+    status, text = _run(str(path))
+    assert status == 0
+    assert "x\\x1b[2J\\ud800\\ny 0.0 ms" in text

@@ -71,6 +71,43 @@ def test_a_child_that_outlasts_its_parent_by_rounding_makes_no_negative_time() -
     assert _times(attribute(events, RULES)) == {("other", "all"): (2, 1), ("GEMM", "all"): (8, 1)}
 
 
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        ((8, 12), {"other": 8, "GEMM": 12}),  # two that overlap: the first ends
+        ((0, 10), {"other": 0, "GEMM": 10}),  # a child of the same length
+        ((10, 5), {"other": 10, "GEMM": 5}),  # back to back
+    ],
+)
+def test_operators_that_overlap_make_up_the_time_that_passed(
+    inner: tuple[float, float], expected: dict[str, float]
+) -> None:
+    found = attribute([_op("model", 0, 10), _op("aten::mm", *inner)], RULES)
+    assert {bucket: time for (bucket, _), (time, _) in _times(found).items()} == expected
+
+
+def test_what_is_cut_short_takes_its_children_along() -> None:
+    events = [_op("model", 0, 10), _op("aten::mm", 5, 5), _op("aten::argmax", 8, 12)]
+    assert {
+        bucket: time for (bucket, _), (time, _) in _times(attribute(events, RULES)).items()
+    } == {
+        "other": 5,
+        "GEMM": 3,
+        "sampling": 12,
+    }
+
+
+def test_steps_are_counted_once_though_every_stream_repeats_them() -> None:
+    def mark(start: float, track: str) -> TraceEvent:
+        return TraceEvent(STEP.format(1, 100, 0, 0), "gpu_user_annotation", track, start, 9)
+
+    kernels = [TraceEvent("nvjet_x", "kernel", "0/7", start, 5) for start in (1, 21)]
+    found = attribute([mark(2, "0/20"), mark(0, "0/7"), mark(20, "0/7"), *kernels], RULES)
+    assert found is not None and found.work is not None
+    assert (found.work.steps, found.work.prefill_tokens) == (2, 200)
+    assert _times(found) == {("GEMM", "prefill"): (10, 2)}
+
+
 def test_phases_last_until_the_next_step() -> None:
     def step(start: float, *counts: int) -> TraceEvent:
         return TraceEvent(STEP.format(*counts), "user_annotation", "1/1", start, 5)
@@ -163,6 +200,47 @@ def test_ranks_are_averaged_and_their_number_must_agree() -> None:
     assert compared.refusal == "1 ranks against 2"
 
 
+def _steps(*counts: tuple[int, int]) -> Buckets:
+    """One prefill step per (prefill, 0), one mixed step per (prefill, decode)."""
+    events = []
+    for at, (prefill, decode) in enumerate(counts):
+        name = STEP.format(1, prefill, int(decode > 0), decode)
+        events.append(TraceEvent(name, "user_annotation", "1/1", 10 * at, 5))
+        events.append(_op("aten::mm", 10 * at, 5))
+    found = attribute(events, RULES)
+    assert found is not None
+    return found
+
+
+def test_a_phase_has_a_ratio_only_where_its_own_work_is_the_same() -> None:
+    baseline = join_ranks("baseline", [_steps((512, 0), (512, 0), (64, 2))])
+    candidate = join_ranks("candidate", [_steps((768, 0), (256, 0), (64, 2))])
+    other = join_ranks("candidate", [_steps((512, 0), (512, 1), (64, 1))])
+    same = compare_buckets(baseline, candidate, by_phase=True)
+    assert all(row.ratio == 1.0 for row in same.rows)
+    assert same.other_work == ()
+    split = compare_buckets(baseline, other, by_phase=True)
+    assert {row.phase: row.ratio for row in split.rows} == {
+        "all": 1.0,
+        "mixed": None,
+        "prefill": None,
+    }
+    assert split.other_work == ("mixed", "prefill")
+
+
+def test_ranks_that_serve_different_requests_add_up_to_the_work() -> None:
+    parallel = join_ranks("baseline", [_steps((100, 0)), _steps((60, 0))])
+    assert parallel.work is not None and parallel.work.prefill_tokens == 160
+    assert parallel.work_by_phase["prefill"].prefill_tokens == 160
+    refused = compare_buckets(parallel, join_ranks("candidate", [_steps((100, 0))] * 2))
+    assert refused.refusal is not None and "160" in refused.refusal
+
+
+def test_without_steps_by_phase_repeats_nothing() -> None:
+    arm = join_ranks("baseline", [_arm(200, None)])
+    assert len(compare_buckets(arm, by_phase=True).rows) == 1
+
+
 def _event(name: str, **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 1, "dur": 2, **more}
 
@@ -189,11 +267,20 @@ def test_a_directory_is_one_server_with_its_ranks(tmp_path: Path) -> None:
     for rank in (0, 1):
         text = _trace([_event("aten::mm", dur=2 + 2 * rank)], rank)
         (tmp_path / f"rank{rank}.1.pt.trace.json").write_text(text)
-    (tmp_path / "host_9.async_llm.1.pt.trace.json").write_text(_trace([]))
+    frontend = _trace([_event("aten::mm", dur=90)])
+    (tmp_path / "host_9.async_llm.1.pt.trace.json").write_text(frontend)
     arm = read_arm(tmp_path, "baseline")
     assert (arm.ranks, arm.rows[0].time_us) == (2, 3.0)
     (tmp_path / "rank1.2.pt.trace.json").write_text(_trace([_event("aten::mm")], 1))
     with pytest.raises(InputError, match="both of rank 1"):
+        read_arm(tmp_path, "baseline")
+
+
+def test_ranks_of_two_clocks_are_refused(tmp_path: Path) -> None:
+    for rank, category in enumerate(("cpu_op", "kernel")):
+        text = _trace([_event("aten::mm", cat=category)], rank)
+        (tmp_path / f"rank{rank}.pt.trace.json").write_text(text)
+    with pytest.raises(InputError, match="same activities"):
         read_arm(tmp_path, "baseline")
 
 
@@ -202,6 +289,10 @@ def test_a_directory_is_one_server_with_its_ranks(tmp_path: Path) -> None:
     [
         (b"", "it ends in the middle"),
         (b"hello", "'{' expected"),
+        (b"[" * 200_000, "not a whole trace"),
+        (_trace([_event("aten::mm", dur=float("inf"))]).encode(), "inf is no time"),
+        (_trace([_event("aten::mm", ts=float("nan"))]).encode(), "nan is no time"),
+        (_trace([_event("aten::mm", ts=10**400)]).encode(), "not a whole trace"),
         (b"{}", "no operator and no kernel"),
         (_trace([_event("aten::mm")]).encode()[:-30], "not a whole trace"),
         (_trace([3]).encode(), "an event is not an object"),
