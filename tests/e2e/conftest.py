@@ -22,15 +22,19 @@ def model() -> Path:
     return MODEL
 
 
-def start(run_dir: Path, *arguments: str) -> Served:
+def start(run_dir: Path, *arguments: str, **environment: str) -> Served:
     port = free_port()
     command = serve_command("--run-dir", str(run_dir), "--port", str(port), *arguments)
-    return start_command(command, run_dir, port)
+    return start_command(command, run_dir, port, **environment)
 
 
-def start_command(command: list[str], run_dir: Path, port: int) -> Served:
+def start_command(command: list[str], run_dir: Path, port: int, **environment: str) -> Served:
     process = subprocess.Popen(
-        command, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=cli_environment(**environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     return Served(process=process, run_dir=run_dir, url=f"http://127.0.0.1:{port}")
 

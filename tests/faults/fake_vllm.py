@@ -77,7 +77,9 @@ class Server(http.server.ThreadingHTTPServer):
         pass  # a client that went away is no failure of the server
 
     def server_bind(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as vLLM does
+        self.socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEPORT, 1
+        )  # as vLLM's API servers do
         super().server_bind()
 
 

@@ -1,7 +1,9 @@
 """Who listens on a server's port.
 
-vLLM opens its port with ``SO_REUSEPORT`` (0.32 entrypoints/launchers/launcher.py), so a second
-server of the same user can open the same port: the kernel then hands each connection to either.
+vLLM 0.32 (entrypoints/launchers/launcher.py) binds its port when it starts and listens when it is
+ready; in between any program with ``SO_REUSEADDR`` can take the port. With several API servers it
+binds with ``SO_REUSEPORT``: then a second server of the same user can listen there too, and the
+kernel hands each connection to either.
 """
 
 from __future__ import annotations

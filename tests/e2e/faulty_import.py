@@ -1,0 +1,4 @@
+"""A user's module that cannot be imported on this machine."""
+
+message = "the vendor's library wants another driver"
+raise RuntimeError(message)
