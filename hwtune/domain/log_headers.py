@@ -29,6 +29,8 @@ _OTHERS = (
         + r"(?: {1,6}- | {0,6}\| ?|:(?! {2}) ?| )"
         r"(?:(?P<after>[A-Za-z_][\w./-]{0,160}:(?:[\w<>]{1,80}:)?\d+)(?:: | - | \| | ))?"
     ),
+    # vLLM's without its time, as people post it: INFO [file.py:12] message
+    re.compile(rf"{_LEVEL} \[{_SOURCE}\] "),
     # logging.basicConfig(): INFO:vllm.core:message
     re.compile(_LEVEL + r":(?P<source>[A-Za-z_][\w.]{0,120}):"),
 )

@@ -74,6 +74,7 @@ def test_every_shape_gives_the_same_message(raw: str) -> None:
         ("INFO 2026-01-01 10:00:00 [p.py:9] hello", "2026-01-01 10:00:00", "p.py:9"),
         ("2026-01-02 03:04:05 INFO 01-01 10:00:00 [p.py:9] hello", "01-01 10:00:00", "p.py:9"),
         ("INFO:vllm.core:hello", None, "vllm.core"),
+        ("INFO [p.py:9] hello", None, "p.py:9"),
     ],
 )
 def test_headers_of_all_versions(raw: str, time: str | None, source: str | None) -> None:
