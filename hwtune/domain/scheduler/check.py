@@ -93,6 +93,10 @@ def _version_problems(scenario: Scenario, rules: Rules) -> Iterator[str]:
         and not rules.drafts_by_model,
         "prefix_match_unit": scenario.prefix_match_tokens is not None and not rules.fine_hits,
     }
+    drafter = config.speculation.method if config.speculation else None
+    hybrid = config.prefix_caching and len(scenario.groups) > 1
+    if hybrid and drafter in HIDDEN_STATE_METHODS and not rules.junctions:
+        yield f"prefix caching of a hybrid model beside {drafter} is not modelled before vLLM 0.27"
     if config.retention_tokens and not rules.retention:
         later["retention"] = True
     for name, used in later.items():
