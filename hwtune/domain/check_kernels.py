@@ -16,6 +16,7 @@ _CALL_REASONS = (
     "query shorter than ",
     "query longer than ",
     "padded or mixed batch",
+    "speculative verification",
     "context shorter than ",
     "graph capture",
 )

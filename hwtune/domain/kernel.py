@@ -35,6 +35,9 @@ class KernelConditions:
     """Whether the kernel also computes layers with a sliding window."""
     soft_cap: bool = False
     sinks: bool = False
+    verification: bool = False
+    """Whether the kernel also takes steps that verify draft tokens: decodes of a few tokens, which
+    by their shape alone could be short prefills."""
     in_graphs: bool = False
     """Whether a captured call may be replayed for other lengths and other sequences: only if the
     kernel was chosen by what is the same in every replay."""
@@ -95,6 +98,24 @@ class CallShape:
     """A mask besides causal and window that this call brings, e.g. ``multimodal prefix``."""
     capturing: bool = False
     """Whether a graph records the call instead of a device running it."""
+    verification: bool = False
+    """Whether the step verifies drafts and computes no prompt: see :func:`is_verification`."""
+
+
+def is_verification(
+    max_query_len: int, speculative_tokens: int, any_prefilling: bool | None
+) -> bool:
+    """Whether a step verifies drafts, by what vLLM's runner knows of it.
+
+    Args:
+        max_query_len: most tokens of any sequence in the step.
+        speculative_tokens: K, the most drafts per sequence; 0 without speculative decoding.
+        any_prefilling: whether a sequence still had prompt to compute before the step; None where
+            vLLM does not say (before 0.23), and then every step of 2 to 1 + K tokens counts.
+
+    Source: vLLM 0.32 v1/worker/gpu_model_runner.py, ``is_prefilling``.
+    """
+    return 1 < max_query_len <= 1 + speculative_tokens and not any_prefilling
 
 
 def static_refusal(when: KernelConditions, layer: LayerTraits) -> str | None:
@@ -148,7 +169,9 @@ def _gqa_accepted(ratios: tuple[int, ...], layer: LayerTraits) -> bool:
     return any(layer.num_heads == ratio * layer.num_kv_heads for ratio in ratios)
 
 
-def call_refusal(when: KernelConditions, call: CallShape) -> str | None:
+def call_refusal(  # noqa: C901 - a flat list, and a table would cost each forward its tuples
+    when: KernelConditions, call: CallShape
+) -> str | None:
     """Why the kernel does not take this call, or None when it does.
 
     Reasons are short and few, because each is the key of a counter.
@@ -161,6 +184,8 @@ def call_refusal(when: KernelConditions, call: CallShape) -> str | None:
         return f"query longer than {when.max_query_len}"
     if when.single_sequence and call.max_query_len != call.num_tokens:
         return "padded or mixed batch"
+    if call.verification and not when.verification:
+        return "speculative verification"
     if call.context_len < when.min_context_len:
         return f"context shorter than {when.min_context_len}"
     if call.capturing and not when.in_graphs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -103,8 +104,11 @@ def test_page_784_is_refused_for_its_page_and_says_so() -> None:
     assert counters.counts()["vendor_prefill", "fallback", reason] == 1
 
 
-def test_a_lone_verification_step_is_not_a_decode() -> None:
-    dispatcher, _ = bound(layer())
+def test_a_lone_verification_step_is_neither_a_prefill_nor_a_single_token_decode() -> None:
+    dispatcher, counters = bound(layer())
+    step = dataclasses.replace(call(4), verification=True)
+    assert selected(dispatcher, step) is None
+    assert counters.counts()["vendor_prefill", "fallback", "speculative verification"] == 1
     assert selected(dispatcher, call(4)) == "vendor_prefill"
 
 

@@ -22,8 +22,9 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionType, Multipl
 
 from hwtune.adapters.vllm.checked_calls import CheckedCalls
 from hwtune.adapters.vllm.dispatch import BoundKernel, LayerDispatcher
+from hwtune.adapters.vllm.drafts import any_prefilling, speculative_tokens
 from hwtune.adapters.vllm.runtime import bind, count_fault, current_plan, mark
-from hwtune.domain.kernel import CallShape, LayerTraits
+from hwtune.domain.kernel import CallShape, LayerTraits, is_verification
 
 
 class DispatchingImpl(CheckedCalls):
@@ -33,6 +34,16 @@ class DispatchingImpl(CheckedCalls):
 
     forward_writes_cache = False
     """Whether vLLM leaves it to ``forward`` to write a call's K and V into the cache."""
+
+    _hwtune_drafts = 0
+    """Most draft tokens per sequence."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        try:
+            self._hwtune_drafts = speculative_tokens()
+        except Exception as error:
+            count_fault(error)  # law: nothing of ours may break a request
 
     def forward(
         self,
@@ -146,6 +157,10 @@ class DispatchingImpl(CheckedCalls):
             fused_output=fused_output,
             other_mask=self.other_mask(metadata),
             capturing=capturing,
+            verification=self._hwtune_drafts > 0
+            and is_verification(
+                metadata.max_query_len, self._hwtune_drafts, any_prefilling(metadata)
+            ),
         )
 
     def layer_traits(
@@ -278,18 +293,13 @@ def _triton_backend() -> type[Any]:
     from hwtune.adapters.vllm.triton_dispatch import TritonDispatch
 
     backend = _subclass("HwtuneTritonAttentionBackend", TritonAttentionBackend, TritonDispatch)
-    if current_plan().arm == "baseline":
-        return backend
-    builder = type(
-        "HwtuneTritonMetadataBuilder",
-        (WatchingBuilder, TritonAttentionBackend.get_builder_cls()),
+    own: dict[str, Any] = {"__module__": __name__}
+    if current_plan().arm != "baseline":
         # A branch frozen into a graph for one long sequence and replayed on several would be
         # silently wrong, so graphs may hold single-token decodes only.
-        {
-            "__module__": __name__,
-            "_cudagraph_support": AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE,
-        },
-    )
+        own["_cudagraph_support"] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    bases = (WatchingBuilder, TritonAttentionBackend.get_builder_cls())
+    builder = type("HwtuneTritonMetadataBuilder", bases, own)
     backend.get_builder_cls = staticmethod(lambda: builder)
     return backend
 

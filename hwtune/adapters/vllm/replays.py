@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hwtune.adapters.vllm.dispatch import BoundKernel
+from hwtune.adapters.vllm.drafts import tell_prefilling
 from hwtune.adapters.vllm.runtime import count_fault
 
 
@@ -66,10 +67,15 @@ class WatchingBuilder:
         super().__init__(kv_cache_spec, layer_names, *args, **kwargs)  # type: ignore[call-arg]
         self._hwtune_watch = watch_layers(layer_names, self)
 
-    def build(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's ``build``, same arguments and result."""
+    def build(self, common_prefix_len: int, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's ``build``, same arguments and result; the metadata also tells who prefills."""
         try:
             self._hwtune_watch.begin_step(self)
         except Exception as error:
             count_fault(error)  # law: nothing of ours may break a request
-        return super().build(*args, **kwargs)  # type: ignore[misc]
+        metadata = super().build(common_prefix_len, *args, **kwargs)  # type: ignore[misc]
+        try:
+            tell_prefilling(args[0] if args else kwargs.get("common_attn_metadata"), metadata)
+        except Exception as error:
+            count_fault(error)
+        return metadata

@@ -16,6 +16,7 @@ from hwtune.domain.kernel import (
     KernelSpec,
     LayerTraits,
     call_refusal,
+    is_verification,
     static_refusal,
 )
 from hwtune.domain.scheduler.classify import BatchRow
@@ -37,13 +38,24 @@ class KernelPaths:
     """The kernels of a profile bound to one kind of attention layer."""
 
     def __init__(
-        self, kernels: Sequence[KernelSpec], layer: LayerTraits, *, observed: bool = False
+        self,
+        kernels: Sequence[KernelSpec],
+        layer: LayerTraits,
+        *,
+        observed: bool = False,
+        speculative_tokens: int = 0,
     ) -> None:
         self.kernels = tuple(kernels)
         self._observed = observed
         """As in the baseline arm: kernels are watched and never taken."""
+        self._speculative_tokens = speculative_tokens
+        """Most drafts per request."""
         self.static = tuple(static_refusal(spec.when, layer) for spec in kernels)
         """Why a kernel can never take this layer; None when it can."""
+
+    def step(self, rows: Sequence[BatchRow], later_steps: int = 0) -> Outcome:
+        """What happens to a step, or to the one ``later_steps`` after it in a run of decodes."""
+        return self.outcome(call_shape(rows, later_steps, self._speculative_tokens))
 
     def outcome(self, call: CallShape) -> Outcome:
         """The first kernel that takes the call wins, as in the plugin's dispatch."""
@@ -61,13 +73,18 @@ class KernelPaths:
         return Outcome(taken_by=taken, reasons=tuple(reasons))
 
 
-def call_shape(rows: Sequence[BatchRow], later_steps: int = 0) -> CallShape:
+def call_shape(
+    rows: Sequence[BatchRow], later_steps: int = 0, speculative_tokens: int = 0
+) -> CallShape:
     """The attention call of a step, or of the step ``later_steps`` after it in a run of decodes."""
+    longest = max(row[0] for row in rows)
     return CallShape(
         num_sequences=len(rows),
         num_tokens=sum(row[0] for row in rows),
-        max_query_len=max(row[0] for row in rows),
+        max_query_len=longest,
         context_len=max(row[0] + row[1] for row in rows) + later_steps,
+        verification=speculative_tokens > 0
+        and is_verification(longest, speculative_tokens, any(row[1] < row[3] for row in rows)),
     )
 
 

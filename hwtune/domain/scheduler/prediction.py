@@ -14,7 +14,6 @@ from hwtune.domain.scheduler.kernel_paths import (
     KernelPaths,
     KernelPhase,
     Outcome,
-    call_shape,
     has_prefill,
     kernel_phase,
 )
@@ -134,10 +133,10 @@ class Forecaster:
     def _outcomes(self, rows: Sequence[BatchRow], count: int) -> list[tuple[Outcome, int]]:
         """Runs of equal outcomes. Only the context grows, and conditions on it hold from a length
         on, so equal ends mean an equal stretch."""
-        first = self._paths.outcome(call_shape(rows))
+        first = self._paths.step(rows)
         if count == 1:
             return [(first, 1)]
-        if first == self._paths.outcome(call_shape(rows, count - 1)):
+        if first == self._paths.step(rows, count - 1):
             return [(first, count)]
         half = count // 2
         return [

@@ -59,7 +59,12 @@ def predict(question: Question) -> Prediction:
     kept, refused = fit(items, setup.scenario.config.max_model_len)
     workload = replace(question.workload, items=kept)
     kernels = question.server.profile.kernels
-    paths = KernelPaths(kernels, setup.layer, observed=question.observed)
+    paths = KernelPaths(
+        kernels,
+        setup.layer,
+        observed=question.observed,
+        speculative_tokens=setup.runner.num_speculative_tokens,
+    )
     forecaster = Forecaster(paths, setup.cost, graphs=setup.graphs, ascend=setup.ascend)
     ascend = None if setup.ascend is None else setup.runner
     timeline = Timeline(paths=paths, limit=question.keep_steps, ascend=ascend)

@@ -11,7 +11,7 @@ from hwtune.domain.scheduler.classify import (
     RunnerOptions,
     ascend_classes,
 )
-from hwtune.domain.scheduler.kernel_paths import KernelPaths, call_shape
+from hwtune.domain.scheduler.kernel_paths import KernelPaths
 from hwtune.domain.scheduler.prediction import OWN_PATH
 from hwtune.domain.scheduler.values import ScheduledRow, Step, Stretch
 from hwtune.domain.scheduler.workloads import WorkItem
@@ -78,7 +78,7 @@ class Timeline:
         batch = [BatchRow(row.tokens, row.computed, row.drafts, row.prompt_len) for row in rows]
         if not batch:
             return ShownStep(step=step, rows=(), path=OWN_PATH, reasons=(), ascend=None)
-        outcome = self.paths.outcome(call_shape(batch))
+        outcome = self.paths.step(batch)
         names = (spec.name for spec in self.paths.kernels)
         return ShownStep(
             step=step,
