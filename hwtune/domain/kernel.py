@@ -57,6 +57,9 @@ class KernelSpec:
     """Where the conditions come from."""
     tuning: dict[str, int] = field(default_factory=dict)
     """Launch constants of this device, found by tuning; empty leaves the kernel's defaults."""
+    provider: str = ""
+    """``package.module:function`` of the library that the implementation calls; empty takes the
+    implementation's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,6 +281,9 @@ def _never(spec: KernelSpec, layer: LayerTraits, available: Callable[[str], bool
         if ":" in spec.implementation:
             return f"{spec.implementation} cannot be imported (install it, or set PYTHONPATH)"
         return f"implementation {spec.implementation} is not part of this hwtune"
+    package = spec.provider.partition(":")[0].partition(".")[0]
+    if package and not available(f"{package}:"):
+        return f"its provider {spec.provider} cannot be imported (install {package})"
     return static_refusal(spec.when, layer)
 
 

@@ -7,8 +7,8 @@ once per layer; the instance is what is called.
 
 An implementation for the CPU has the signature of
 :func:`hwtune_kernels.reference.paged_attention`, for one sequence. One for a GPU has that of
-:func:`hwtune_kernels.reference.batched_paged_attention` plus ``max_query_len`` (int), for a batch;
-``window``, ``soft_cap``, ``sinks`` and the scales are given only where a layer has them. Either
+:func:`hwtune_kernels.reference.batched_paged_attention` plus ``max_query_len`` (int), for a batch,
+and ``max_context_len`` (int) if it has an attribute ``wants_max_context_len`` that is true; ``window``, ``soft_cap``, ``sinks`` and the scales are given only where a layer has them. Either
 writes into ``output`` and returns None (or ``output`` itself).
 """
 
@@ -26,6 +26,8 @@ IMPLEMENTATIONS: dict[str, str] = {
     "decode.cpu": "hwtune_kernels.page_decode.cpu:page_decode_attention",
     "decode.triton": "hwtune_kernels.page_decode.triton:page_decode",
 }
+PROVIDED = ("prefill.vendor", "prefill.flash_attn", "prefill.aiter")
+"""A library's function behind one interface: see :mod:`hwtune_kernels.prefill.varlen`."""
 TUNINGS: dict[str, str] = {
     "prefill.triton": "hwtune_kernels.prefill.spec:tuning_of",
     "decode.triton": "hwtune_kernels.page_decode.spec:tuning_of",
@@ -36,7 +38,7 @@ TUNINGS: dict[str, str] = {
 def is_available(name: str) -> bool:
     """Whether this package has the implementation, or the user's module can be found here."""
     if ":" not in name:
-        return name in IMPLEMENTATIONS
+        return name in IMPLEMENTATIONS or name in PROVIDED
     try:
         return importlib.util.find_spec(name.partition(":")[0]) is not None
     except Exception:  # noqa: BLE001 - this imports the parents, which are the user's code
@@ -58,8 +60,15 @@ def read_tuning(name: str, values: Mapping[str, int]) -> object:
     return dict(values)
 
 
-def load(name: str, tuning: Mapping[str, int] | None = None) -> Callable[..., Any]:
+def load(
+    name: str, tuning: Mapping[str, int] | None = None, provider: str = ""
+) -> Callable[..., Any]:
     """The function of an implementation, or an instance of its class, with its tuning bound.
+
+    Args:
+        name: the implementation.
+        tuning: launch constants; for a library's function further arguments of it.
+        provider: ``module:function`` of the library, for the implementations that call one.
 
     Raises:
         ValueError: the implementation has no such tuning.
@@ -69,6 +78,13 @@ def load(name: str, tuning: Mapping[str, int] | None = None) -> Callable[..., An
         TypeError: what is named cannot be called.
         Exception: whatever the user's module or class raises.
     """
+    if name in PROVIDED:
+        from hwtune_kernels.prefill.varlen import load_provider
+
+        return load_provider(name, provider, tuning or {})
+    if provider:
+        message = f"{name} calls no library, but is given provider {provider}"
+        raise ValueError(message)
     found: Any = _find(name if ":" in name else IMPLEMENTATIONS[name])
     implementation = found() if isinstance(found, type) else found
     if not callable(implementation):

@@ -83,7 +83,7 @@ def test_a_configuration_that_cannot_be_read_breaks_no_layer(
 
     monkeypatch.setattr("hwtune.adapters.vllm.backend.speculative_tokens", broken)
     monkeypatch.setattr("hwtune.adapters.vllm.backend.count_fault", seen.append)
-    assert Impl(24).num_heads == 24  # type: ignore[attr-defined]
+    assert Impl(24).num_heads == 24
     assert [str(error) for error in seen] == ["no such attribute"]
 
 

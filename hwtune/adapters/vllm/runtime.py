@@ -99,4 +99,4 @@ def count_fault(error: Exception, kernel: str = "-") -> None:
 def _loader(plan: LaunchPlan) -> Callable[[KernelSpec], Callable[..., Any] | None]:
     if plan.arm == "baseline":
         return lambda spec: None
-    return lambda spec: registry.load(spec.implementation, spec.tuning)
+    return lambda spec: registry.load(spec.implementation, spec.tuning, spec.provider)

@@ -98,6 +98,9 @@ class TritonDispatch(DispatchingImpl):
         keys, values = self._pages(kv_cache)
         tokens = metadata.num_actual_tokens
         shape = (tokens, me.num_heads, me.head_size)
+        more: dict[str, Any] = {}
+        if getattr(run, "wants_max_context_len", False):
+            more["max_context_len"] = self.context_len(metadata)
         return run(
             query=query[:tokens].view(shape),
             key_pages=keys,
@@ -108,6 +111,7 @@ class TritonDispatch(DispatchingImpl):
             output=output[:tokens].view(shape),
             query_start=metadata.query_start_loc,
             max_query_len=metadata.max_query_len,
+            **more,
             **self._hwtune_extras,
         )
 

@@ -75,3 +75,32 @@ def _gather(
     keys = key_pages[pages].permute(1, 2, 0, 3).reshape(num_kv_heads, head_size, -1)
     values = value_pages[pages].transpose(0, 1).reshape(num_kv_heads, -1, head_size)
     return keys, values
+
+
+def varlen_prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seqused_k: torch.Tensor,
+    block_table: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """The CPU's provider: the interface of :mod:`hwtune_kernels.prefill.varlen`, per sequence.
+
+    Raises:
+        ValueError: attention that is not causal.
+    """
+    if not causal:
+        message = "prefill.cpu computes causal attention only"
+        raise ValueError(message)
+    starts = cu_seqlens_q.tolist()
+    for row, length in enumerate(seqused_k.tolist()):
+        new = slice(starts[row], starts[row + 1])
+        if new.stop > new.start:
+            keys, values = k.permute(0, 2, 3, 1), v.transpose(1, 2)
+            prefill_attention(q[new], keys, values, block_table[row], length, scale, out[new])

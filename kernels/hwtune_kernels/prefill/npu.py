@@ -75,6 +75,34 @@ def prefill_attention(
     output[:tokens] = result.view(tokens, *output.shape[1:])
 
 
+def varlen_prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seqused_k: torch.Tensor,
+    block_table: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """The NPU's provider: the interface of :mod:`hwtune_kernels.prefill.varlen`.
+
+    The operator wants its lengths on the host, so lengths on the device are waited for.
+
+    Raises:
+        ValueError: as :func:`prefill_attention`, or attention that is not causal.
+        ImportError: as :func:`prefill_attention`.
+    """
+    if not causal:
+        message = f"{OPERATOR} is called for causal attention only"
+        raise ValueError(message)
+    lengths, news = seqused_k.tolist(), cu_seqlens_q.diff().tolist()
+    prefill_attention(q, k, v, block_table, lengths, scale, out, query_lens=news)
+
+
 def fia_arguments(
     query: torch.Tensor,
     key_blocks: torch.Tensor,
