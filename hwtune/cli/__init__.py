@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
+import io
 import itertools
 import os
 import signal
 import sys
 import traceback
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
 
@@ -100,20 +103,52 @@ def _open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
+def _escape_unprintable() -> None:
+    """Halves of characters, from names that others chose, print as escapes instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run(arguments: list[str]) -> None:
+    try:
+        build_app(arguments)()
+    except SystemExit:
+        # click ends with 1, "the answer is no", when the reader has gone, and leaves this behind.
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":
+            raise BrokenPipeError from None
+        raise
+    finally:
+        sys.stdout.flush()  # a full disk or a reader that has gone is known here, not at exit
+
+
+def _fail(text: str, status: int) -> NoReturn:
+    typer.echo(f"hwtune: error: {text}", err=True)
+    sys.exit(status)
+
+
+def _place(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
 def main() -> None:
-    """Entry point: errors become one line and an exit status, never a traceback."""
+    """Entry point: errors become one line and an exit status, never a traceback.
+
+    A bug has status 6 as well: what Python makes of it, 1, would read as "the answer is no".
+    """
     _open_missing_streams()
+    _escape_unprintable()
     arguments = sys.argv[1:]
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(stop) is not signal.SIG_IGN:  # nohup, or a shell's background job
             signal.signal(stop, _interrupt)
     try:
-        build_app(arguments)()
+        _run(arguments)
     except HwtuneError as error:
         if _debug(arguments):
             traceback.print_exc()
-        typer.echo(f"hwtune: error: {error}", err=True)
-        sys.exit(error.exit_status)
+        _fail(str(error), error.exit_status)
     except KeyboardInterrupt:
         typer.echo("hwtune: interrupted", err=True)
         sys.exit(130)
@@ -121,3 +156,11 @@ def main() -> None:
         # The reader (head, less) has gone; nothing is left to say, not even at interpreter exit.
         sys.stderr.close()
         sys.exit(141)
+    except Exception as error:  # noqa: BLE001 - a bug must not end in status 1
+        if _debug(arguments):
+            traceback.print_exc()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be printed is given up
+            _fail(f"no room to write to: {error}", HwtuneError.exit_status)
+        hint = "a bug; hwtune --debug COMMAND shows where"
+        _fail(f"{type(error).__name__}: {error} ({_place(error)}): {hint}", HwtuneError.exit_status)

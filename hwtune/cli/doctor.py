@@ -33,7 +33,7 @@ def doctor(
 
     Reads only: starts no server, ends no process, removes no file.
 
-    Exit status: 0 no problem found, 1 a problem found, 2 usage, 3 bad profile.
+    Exit status: 0 no problem found, 1 a problem found, 2 usage, 3 bad profile or Python.
     """
     from hwtune.adapters.doctor.collect import collect
     from hwtune.domain.doctor.diagnose import diagnose

@@ -9,6 +9,7 @@ from typing import Any
 
 from hwtune.domain.doctor.diagnose import STATUSES
 from hwtune.domain.doctor.records import DoctorReport, Finding, Line
+from hwtune.report.tables import one_line
 
 SCHEMA_VERSION = 1
 
@@ -40,6 +41,8 @@ def _text(finding: Finding) -> list[str]:
     lines = _wrapped(f"{_SIGNS[finding.status]} {finding.text}", "  ", _INDENT)
     if finding.status != "ok":
         lines += [f"{_INDENT}  {_where(line)}" for line in finding.evidence[:_EVIDENCE_LINES]]
+        if more := len(finding.evidence) - _EVIDENCE_LINES:
+            lines += [f"{_INDENT}  and {more} more: see --json"] if more > 0 else []
     if finding.advice:
         lines += _wrapped(f"do: {finding.advice}", _INDENT, _INDENT + "    ")
     return lines
@@ -47,7 +50,7 @@ def _text(finding: Finding) -> list[str]:
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(
-        text,
+        one_line(text),
         width=100,
         initial_indent=first,
         subsequent_indent=rest,
@@ -58,7 +61,7 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 
 def _where(line: Line) -> str:
     at = line.source if line.line is None else f"{line.source}:{line.line}"
-    return f"{at}: {line.text}"[:240]
+    return one_line(f"{at}: {line.text}"[:240])
 
 
 def doctor_to_markdown(report: DoctorReport) -> str:
@@ -83,7 +86,7 @@ def _table(findings: list[Finding]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return one_line(text.replace("\n", " ")).replace("|", "\\|").replace("<", "&lt;")
 
 
 def doctor_to_json(report: DoctorReport) -> str:

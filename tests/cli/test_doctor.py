@@ -111,3 +111,23 @@ def test_an_unknown_profile_and_a_wrong_port() -> None:
     assert status == 3
     assert err.count("\n") == 1
     assert doctor("--port", "0")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["/nonexistent/python", "/", "no-such-python"])
+def test_a_named_python_that_is_no_program_is_bad_input(name: str) -> None:
+    status, out, error = doctor("--python", name)
+    assert (status, out) == (3, "")
+    assert error == f"hwtune: error: --python {name}: no such program, or not executable\n"
+
+
+def test_a_program_that_is_no_python_is_a_problem() -> None:
+    status, out, _ = doctor("--python", "/bin/ls")
+    assert status == 1
+    assert "is no Python that answers" in out
+
+
+def test_a_tool_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = smi(tmp_path, "npu-smi", "\x1b[2Jjunk")
+    for form in ("table", "markdown"):
+        _, out, _ = doctor("--format", form, path=path)
+        assert "\x1b" not in out and "\\x1b[2Jjunk" in out

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -46,3 +49,55 @@ def test_nothing_heavy_is_loaded(arguments: tuple[str, ...]) -> None:
     assert status == 0, result.stdout
     assert result.stdout
     assert not HEAVY & set(loaded)
+
+
+def _main(body: str, stdout: int | IO[bytes]) -> tuple[int, str]:
+    """hwtune's entry point with a command that does ``body``."""
+    code = f"""
+import sys
+import hwtune.cli as cli
+def command(*_):
+    {body}
+cli.build_app = lambda arguments: command
+sys.argv = ["hwtune", "doctor"]
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_bug_never_reads_as_the_answer_no() -> None:
+    status, said = _main("[][0]", subprocess.PIPE)
+    assert status == 6
+    assert said.startswith("hwtune: error: IndexError: list index out of range (<string>:5): a bug")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+def test_a_full_disk_below_standard_output_is_one_line_and_status_6() -> None:
+    with Path("/dev/full").open("wb") as full:
+        status, said = _main("print('x')", full)
+    assert status == 6
+    assert said == "hwtune: error: no room to write to: [Errno 28] No space left on device\n"
+
+
+def test_half_a_character_prints_as_an_escape() -> None:
+    code = "import sys; sys.argv = ['hwtune', 'no\\udcff']; from hwtune.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no\\udcff" in done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_answer() -> None:
+    code = (
+        "import sys; sys.argv = ['hwtune', 'profiles', 'list']; from hwtune.cli import main; main()"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

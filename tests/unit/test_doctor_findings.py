@@ -297,6 +297,7 @@ def test_the_control_groups_memory_counts_where_it_is_less() -> None:
     ("command", "shown"),
     [
         ("vllm serve m --api-key sk-1 --port 1", "vllm serve m --api-key … --port 1"),
+        ("vllm serve m --api-key sk-1 sk-2 --port 1", "vllm serve m --api-key … --port 1"),
         ("x --hf-token=hf_abc y", "x --hf-token=… y"),
         ("env OPENAI_API_KEY=sk-2 x", "env OPENAI_API_KEY=… x"),
         ("x --max-num-batched-tokens 4096", "x --max-num-batched-tokens 4096"),

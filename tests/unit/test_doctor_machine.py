@@ -199,3 +199,17 @@ def test_something_that_is_no_python(python: str) -> None:
     assert facts is None
     assert failure is not None
     assert python in failure
+
+
+def test_a_command_that_prints_without_end_is_ended(tmp_path: Path) -> None:
+    endless = script(tmp_path, "endless-smi", "yes 0123456789")
+    output = commands.run([endless], timeout_s=60.0)
+    assert output.failure == "printed more than 8 MiB"
+    assert len(output.stdout) == 8 * 2**20
+
+
+def test_a_command_is_run_where_no_file_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert commands.run([script(tmp_path, "smi", "echo fine")]).stdout == "fine\n"

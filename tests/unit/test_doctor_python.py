@@ -315,7 +315,7 @@ def test_a_checkout_in_the_working_directory() -> None:
 
 def test_no_vllm_and_no_python() -> None:
     assert finding(examine(facts(environment=python())), "vllm").status == "problem"
-    assert finding(examine(facts(environment=None)), "python").status == "unknown"
+    assert finding(examine(facts(environment=None)), "python").status == "problem"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hwtune.adapters.doctor.machine import read_machine
 from hwtune.adapters.doctor.python_env import read_libraries, read_python, try_imports
 from hwtune.domain.doctor.accelerators import COMMANDS, SECOND_CHOICE
 from hwtune.domain.doctor.records import CommandOutput, Facts
+from hwtune.domain.errors import InputError
 
 _REFUSED = "not a valid field to query"
 """nvidia-smi of an old driver, asked for a field it does not know."""
@@ -23,7 +24,13 @@ def collect(*, python: str | None, port: int, deep: bool) -> Facts:
         python: the interpreter that has vLLM; this one when None.
         port: the port a server would be given.
         deep: also import torch, triton, torch_npu and vLLM, each in a child process.
+
+    Raises:
+        InputError: ``python`` is no program that can be run.
     """
+    if python is not None and commands.find(python) is None:
+        message = f"--python {python}: no such program, or not executable"
+        raise InputError(message)
     facts, failure = read_python(python or sys.executable)
     return Facts(
         commands=_ask(),

@@ -7,9 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO
 
 from hwtune.domain.doctor.records import CommandOutput
@@ -22,6 +23,7 @@ _PLACES = ("/opt/hyhal/bin", "/opt/dtk/bin", "/opt/rocm/bin", "/usr/local/sbin",
 
 _LARGEST_BYTES = 8 * 2**20
 _AFTER_KILL_S = 1.0
+_LOOK_S = 0.05
 
 
 def run(
@@ -32,14 +34,15 @@ def run(
 ) -> CommandOutput:
     """What a command printed; never raises and never waits longer than asked.
 
-    The command gets a session of its own and is ended with everything it started. Its output goes
-    to a file: a child that survives inside the kernel (state D) would keep a pipe open for ever.
+    The command gets a session of its own and is ended with everything it started, also when it
+    prints without end. Its output goes to files in memory: a child that survives inside the kernel
+    (state D) would keep a pipe open for ever, and a full disk must not stop a doctor.
     """
-    program = _find(argv[0])
+    program = find(argv[0])
     if program is None:
         return CommandOutput(argv=tuple(argv), failure="not installed", installed=False)
     variables = {**os.environ, "LC_ALL": "C", **(environment or {})}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with _scratch() as out, _scratch() as err:
         try:
             child = subprocess.Popen(
                 [program, *argv[1:]],
@@ -51,7 +54,10 @@ def run(
             )
         except OSError as error:
             return CommandOutput(argv=tuple(argv), failure=f"cannot be run: {error.strerror}")
-        status = _wait(child, timeout_s)
+        status = _wait(child, timeout_s, (out, err))
+        if _size(out, err) > _LARGEST_BYTES:
+            failure = f"printed more than {_LARGEST_BYTES >> 20} MiB"
+            return CommandOutput(argv=tuple(argv), stdout=_read(out), failure=failure)
         return _output(tuple(argv), status, _read(out), _read(err), timeout_s)
 
 
@@ -61,22 +67,34 @@ def run_all(commands: Mapping[str, Sequence[str]]) -> dict[str, CommandOutput]:
         return dict(zip(commands, pool.map(run, commands.values()), strict=True))
 
 
-def _find(name: str) -> str | None:
+def find(name: str) -> str | None:
+    """The program that a name or path means; None when there is none that may be run."""
     if "/" in name:
-        return name if os.access(name, os.X_OK) else None
+        return name if Path(name).is_file() and os.access(name, os.X_OK) else None
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(_PLACES))
 
 
-def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """Exit status; None when it did not end in time (it is ended then)."""
-    try:
-        return child.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(child.pid, signal.SIGKILL)
+def _scratch() -> IO[bytes]:
+    return os.fdopen(os.memfd_create("hwtune-doctor"), "w+b")
+
+
+def _size(*files: IO[bytes]) -> int:
+    return max(os.fstat(file.fileno()).st_size for file in files)
+
+
+def _wait(
+    child: subprocess.Popen[bytes], timeout_s: float, files: Sequence[IO[bytes]]
+) -> int | None:
+    """Exit status; None when it did not end in time or printed too much (it is ended then)."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until and _size(*files) <= _LARGEST_BYTES:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_AFTER_KILL_S)
-        return None
+            return child.wait(min(_LOOK_S, timeout_s))
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_AFTER_KILL_S)
+    return None
 
 
 def _read(file: IO[bytes]) -> str:

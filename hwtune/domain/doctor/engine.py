@@ -76,7 +76,7 @@ def engine_findings(facts: Facts, target: Target) -> Iterator[Finding]:
         yield Finding(
             id="python",
             topic="engine",
-            status="unknown",
+            status="problem",
             text=f"the Python environment could not be read: {facts.python_failure}",
             advice="name the interpreter that has vLLM with --python",
         )

@@ -36,15 +36,19 @@ _LARGE_SHARED_BYTES = 64 * MIB
 _STALE_S = 60.0
 """A shared file of a server that starts right now may not be mapped yet."""
 
-_SECRET = re.compile(
-    r"(?P<name>--(?:\w+[-_])*(?:key|token|secret|password|auth)(?![\w-])|"
-    r"\b\w*(?:KEY|TOKEN|SECRET|PASSWORD)(?==))(?P<between>[= ])(?P<value>\S+)"
+_SECRET_OPTION = r"--(?:\w+[-_])*(?:key|token|secret|password|auth)(?![\w-])"
+_SECRETS = (
+    # vLLM's --api-key takes several; all words up to the next option are left out.
+    re.compile(rf"({_SECRET_OPTION} )\S+(?: (?!-)\S+)*"),
+    re.compile(rf"((?:{_SECRET_OPTION}|\b\w*(?:KEY|TOKEN|SECRET|PASSWORD))=)\S+"),
 )
 
 
 def without_secrets(command: str) -> str:
     """A command line that may be pasted into an issue: values of keys and tokens left out."""
-    return _SECRET.sub(r"\g<name>\g<between>…", command)
+    for pattern in _SECRETS:
+        command = pattern.sub(r"\1…", command)
+    return command
 
 
 def leftover_findings(
