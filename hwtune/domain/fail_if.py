@@ -119,9 +119,9 @@ def _outcome(rule: Rule, tier: TierResult) -> Outcome:
     ratio, interval, reason = _found(rule, tier)
     if ratio is None:
         return Outcome(rule=rule, tier=tier.tier, state="failed", evidence=reason)
-    if interval is None:
+    if interval is None or _overruled(rule, tier):
         state = "undecided" if rule.condition == "slower" else "failed"
-        evidence = f"too few blocks for an interval: {reason}"
+        evidence = f"too few blocks for an interval: {reason}" if interval is None else reason
         return Outcome(rule=rule, tier=tier.tier, state=state, evidence=evidence)  # type: ignore[arg-type]
     worst, best = _slowdowns(rule.metric, interval)
     shown = f"change [{(interval[0] - 1) * 100:+.1f}, {(interval[1] - 1) * 100:+.1f}] %"
@@ -131,6 +131,15 @@ def _outcome(rule: Rule, tier: TierResult) -> Outcome:
         state=_state(rule, worst, best),
         evidence=shown,
     )
+
+
+def _overruled(rule: Rule, tier: TierResult) -> bool:
+    """Whether a drift or the noise floor explains a change that its interval alone would show."""
+    for result in tier.metrics:
+        if result.metric.name == rule.metric.name and result.interval is not None:
+            low, high = result.interval
+            return result.verdict.kind == "inconclusive" and (low > 1.0 or high < 1.0)
+    return False
 
 
 def _slowdowns(metric: Metric, interval: tuple[float, float]) -> tuple[float, float]:

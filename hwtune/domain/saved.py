@@ -7,7 +7,7 @@ said with every verdict; only an interleaved run excludes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hwtune.domain.bench import (
     Comparison,
@@ -17,16 +17,17 @@ from hwtune.domain.bench import (
     TierResult,
     Verdict,
 )
-from hwtune.domain.bench_metrics import E2EL, OUTPUT_THROUGHPUT, Metric
-from hwtune.domain.outputs import output_gates
+from hwtune.domain.bench_metrics import OUTPUT_THROUGHPUT, Metric
 from hwtune.domain.quantiles import quantile_results
 from hwtune.domain.saved_drift import explained, outlier_lines, run_drift
+from hwtune.domain.saved_gates import answered, blocking, saved_gates, texts_of
+from hwtune.domain.saved_intervals import Bounds, latency_bounds, log_ratios, wider
 from hwtune.domain.saved_run import LATENCIES, Pair, SavedRequest, SavedRun
-from hwtune.domain.stats import interval_of_mean, judge, mean, median
-from hwtune.domain.validity import checked, gate
-from hwtune.domain.workload import MINIMUM_PAIRS, check_levels
+from hwtune.domain.stats import judge, mean, median
+from hwtune.domain.workload import check_levels
 
 SEQUENTIAL = "the runs were made one after the other, so a drift between them is not excluded"
+_REPETITIONS_DIFFER = "inconclusive: the repetitions of an arm differ from each other as the arms do; more would decide"
 
 
 def compare_saved(
@@ -77,13 +78,18 @@ def _tier(
     level: float,
     judged: Sequence[tuple[str, str]],
 ) -> TierResult:
-    pairs = saved_pairs(first, second)
-    good = [(a, b) for a, b in pairs if not (a.error or b.error)]
+    good = answered(first, second)
     gates = saved_gates(first, second)
     red = [gate for gate in gates if gate.state == "failed"]
-    texts = _texts(good)
+    texts = texts_of(good)
     counted = [request.input_tokens for pair in good for request in pair]
-    drift = run_drift(first, second) if not red else None
+    stated = [metric for metric, _ in LATENCIES if not blocking(metric, red)]
+    drift = run_drift(first, second) if stated else None
+    bounds = {
+        metric.name: latency_bounds(first, second, _in_time(good), read, level)
+        for metric, read in LATENCIES
+        if metric in stated
+    }
     return TierResult(
         tier=name,
         pairs_done=len(good),
@@ -94,124 +100,44 @@ def _tier(
         gates=gates,
         metrics=(
             *(
-                explained(_latency(metric, read, good, red, margin, level), metric, drift)
+                explained(
+                    _latency(metric, read, good, red, bounds.get(metric.name), margin),
+                    metric,
+                    drift,
+                )
                 for metric, read in LATENCIES
             ),
             _throughput(first, second, red),
         ),
         drift=(*outlier_lines(good), *(drift.lines if drift else ())),
-        quantiles=_quantiles(good, red, level, judged),
+        quantiles=_quantiles(good, bounds, level, judged),
     )
 
 
+def _in_time(pairs: Sequence[Pair]) -> list[Pair]:
+    """As the baseline sent them, where it tells."""
+    if any(a.start_s is None for a, _ in pairs):
+        return list(pairs)
+    return sorted(pairs, key=lambda pair: pair[0].start_s or 0.0)
+
+
 def _quantiles(
-    pairs: Sequence[Pair], red: Sequence[Gate], level: float, judged: Sequence[tuple[str, str]]
+    pairs: Sequence[Pair],
+    bounds: Mapping[str, Bounds],
+    level: float,
+    judged: Sequence[tuple[str, str]],
 ) -> tuple[QuantileResult, ...]:
+    """A quantile's interval is wider than its bootstrap says by as much as that of the mean is."""
     return tuple(
-        result
+        wider(result, bounds[metric.name].wider_by) if result.interval else result
         for metric, read in LATENCIES
         for result in quantile_results(
             metric,
             [((read(a),), (read(b),)) for a, b in pairs],
             level=level,
-            judged=[s for n, s in judged if n == metric.name and not _blocking(metric, red)],
+            judged=[s for n, s in judged if n == metric.name and metric.name in bounds],
         )
     )
-
-
-def _blocking(metric: Metric, red: Sequence[Gate]) -> list[Gate]:
-    """Gates that void a metric: TTFT and TPOT do not depend on the length of the answer."""
-    return [gate for gate in red if gate.name != _LENGTHS or metric is E2EL]
-
-
-def saved_pairs(first: SavedRun, second: SavedRun) -> tuple[Pair, ...]:
-    """Requests for the same prompt: by its name where both files tell, else by their order."""
-    sides = [[request for request in run.requests if not request.error] for run in (first, second)]
-    if not all(request.key for side in sides for request in side) or not all(sides):
-        return tuple(zip(first.requests, second.requests, strict=False))
-    waiting: dict[str, list[SavedRequest]] = {}
-    for request in sides[1]:
-        waiting.setdefault(request.key or "", []).append(request)
-    found = [(a, waiting[a.key or ""].pop(0)) for a in sides[0] if waiting.get(a.key or "")]
-    return tuple(found)
-
-
-def saved_gates(first: SavedRun, second: SavedRun) -> tuple[Gate, ...]:
-    """What two result files can prove or disprove."""
-    both = saved_pairs(first, second)
-    pairs = [(a, b) for a, b in both if not (a.error or b.error)]
-    return (
-        _different_files(first, second),
-        _no_failure(first, second),
-        _same_workload(first, second),
-        _same_inputs(first, second, pairs),
-        *output_gates(_texts(pairs), [a.output_tokens for a, _ in _with_texts(pairs)]),
-        _same_lengths(pairs),
-    )
-
-
-def _with_texts(pairs: Sequence[Pair]) -> list[Pair]:
-    return [(a, b) for a, b in pairs if a.text is not None and b.text is not None]
-
-
-def _texts(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
-    return [(a.text or "", b.text or "") for a, b in _with_texts(pairs)]
-
-
-def _different_files(first: SavedRun, second: SavedRun) -> Gate:
-    same = "both are the same file: nothing to compare" if first.sha256 == second.sha256 else ""
-    return gate("two runs", same, "different files")
-
-
-def _no_failure(first: SavedRun, second: SavedRun) -> Gate:
-    parts = []
-    for arm, run in (("baseline", first), ("candidate", second)):
-        failed = [request for request in run.requests if request.error]
-        if failed or not run.requests:
-            reason = failed[0].error if failed else "the file holds no request"
-            parts.append(f"{arm}: {len(failed)} of {len(run.requests)} requests failed ({reason})")
-    total = len(first.requests) + len(second.requests)
-    return gate("no failed request", "; ".join(parts), f"0 of {total} failed")
-
-
-def _same_workload(first: SavedRun, second: SavedRun) -> Gate:
-    problems = [
-        f"{key} {value!r} / {second.workload.get(key)!r}"
-        for key, value in first.workload.items()
-        if value != second.workload.get(key)
-    ]
-    shown = ", ".join(f"{key} {value}" for key, value in first.workload.items())
-    return gate("same workload", "; ".join(problems), shown)
-
-
-def _same_inputs(first: SavedRun, second: SavedRun, pairs: Sequence[Pair]) -> Gate:
-    """The same prompts, by name where there are names, and as long."""
-    counts = [sum(not request.error for request in run.requests) for run in (first, second)]
-    differing = sum(a.input_tokens != b.input_tokens for a, b in pairs)
-    totals = [sum(r.input_tokens for r in run.requests if not r.error) for run in (first, second)]
-    problem = ""
-    if differing or totals[0] != totals[1] or max(counts) != len(pairs):
-        problem = (
-            f"prompts differ: {totals[0]} / {totals[1]} input tokens in all, {len(pairs)} of"
-            f" {max(counts)} prompts pair up, {differing} of them with another length"
-        )
-    return checked("equal input tokens", problem, f"equal in {len(pairs)} prompts", max(counts))
-
-
-def _same_lengths(pairs: Sequence[Pair]) -> Gate:
-    """Red for whole answers only: TTFT and TPOT do not depend on the length of the answer."""
-    differing = sum(a.output_tokens != b.output_tokens for a, b in pairs)
-    problem = ""
-    if differing:
-        totals = [sum(pair[side].output_tokens for pair in pairs) for side in (0, 1)]
-        problem = (
-            f"output tokens differ in {differing} of {len(pairs)} prompts ({totals[0]} /"
-            f" {totals[1]}): E2EL and throughput compare different work; use ignore_eos"
-        )
-    return checked(_LENGTHS, problem, f"equal in {len(pairs)} prompts", len(pairs))
-
-
-_LENGTHS = "equal output tokens"
 
 
 def _latency(
@@ -219,26 +145,26 @@ def _latency(
     read: Callable[[SavedRequest], float],
     pairs: Sequence[Pair],
     red: Sequence[Gate],
+    bounds: Bounds | None,
     margin: float,
-    level: float,
 ) -> MetricResult:
-    values = [(read(a), read(b)) for a, b in pairs]
-    blocking = _blocking(metric, red)
-    logs = [math.log(b / a) for a, b in values if a > 0 and b > 0]
-    ratio = interval = more = None
-    if blocking:
-        verdict = _not_comparable(blocking[0])
+    """``bounds`` is None for a metric that a red gate voids."""
+    interval, ratio, more = None, None, None
+    logs = log_ratios(pairs, read)
+    if bounds is None:
+        verdict = _not_comparable(blocking(metric, red)[0])
     else:
-        bounds = interval_of_mean(logs, level) if len(logs) >= MINIMUM_PAIRS else None
-        verdict, more = judge(logs, bounds, better=metric.better, margin=margin)
+        verdict, more = judge(logs, bounds.interval, better=metric.better, margin=margin)
         verdict = _as_prompts(verdict)
+        if bounds.by_repetitions and verdict.kind == "inconclusive":
+            verdict, more = Verdict(kind="inconclusive", text=_REPETITIONS_DIFFER), None
         ratio = math.exp(mean(logs)) if logs else None
-        interval = None if bounds is None else (math.exp(bounds[0]), math.exp(bounds[1]))
+        interval = bounds.ratios
     return MetricResult(
         metric=metric,
         blocks=len(logs),
-        baseline=_in_ms([a for a, _ in values]),
-        candidate=_in_ms([b for _, b in values]),
+        baseline=_in_ms([read(a) for a, _ in pairs]),
+        candidate=_in_ms([read(b) for _, b in pairs]),
         ratio=ratio,
         interval=interval,
         verdict=verdict,

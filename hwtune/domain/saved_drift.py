@@ -9,8 +9,9 @@ from typing import Final
 
 from hwtune.domain.bench import MetricResult, Verdict
 from hwtune.domain.bench_metrics import Metric
+from hwtune.domain.saved_intervals import run_levels
 from hwtune.domain.saved_run import LATENCIES, Pair, SavedRequest, SavedRun
-from hwtune.domain.stats import median
+from hwtune.domain.stats import mean, median
 
 OUTLIER_FACTOR: Final = 3.0
 _FEWEST_PAIRS: Final = 3
@@ -43,6 +44,8 @@ class RunDrift:
 
 def run_drift(first: SavedRun, second: SavedRun) -> RunDrift | None:
     """None where the files do not tell when requests were sent."""
+    if first.repetitions or second.repetitions:
+        return _drift_of_repetitions(first, second)
     expected: dict[str, float] = {}
     lines: list[str] = []
     for metric, read in LATENCIES:
@@ -57,6 +60,26 @@ def run_drift(first: SavedRun, second: SavedRun) -> RunDrift | None:
         if any(trend.significant for trend in known):
             expected[metric.name] = _mean_slope(known) * _separation_s(first, second, known)
     return RunDrift(expected=expected, lines=tuple(lines)) if expected else None
+
+
+def _drift_of_repetitions(first: SavedRun, second: SavedRun) -> RunDrift | None:
+    """One slope inside both arms, from the levels of their repetitions over time."""
+    sides = [[_middle(part) for part in run.parts] for run in (first, second)]
+    times = [[middle for middle in side if middle is not None] for side in sides]
+    if times != sides:
+        return None
+    expected: dict[str, float] = {}
+    for metric, read in LATENCIES:
+        above = below = 0.0
+        for run, moments in zip((first, second), times, strict=True):
+            levels = run_levels(run, read)
+            if len(levels) == len(moments):
+                off = [moment - mean(moments) for moment in moments]
+                above += math.fsum(x * y for x, y in zip(off, levels, strict=True))
+                below += math.fsum(x * x for x in off)
+        if below > 0:
+            expected[metric.name] = above / below * (mean(times[1]) - mean(times[0]))
+    return RunDrift(expected=expected, lines=()) if expected else None
 
 
 def _trend(requests: Iterable[SavedRequest], read: Callable[[SavedRequest], float]) -> Trend | None:
@@ -127,7 +150,7 @@ def explained(result: MetricResult, metric: Metric, drift: RunDrift | None) -> M
         "inconclusive: the runs were made one after the other, and the drift inside them alone"
         f" would show {math.expm1(expected) * 100:+.1f} %"
     )
-    return replace(result, verdict=Verdict(kind="inconclusive", text=text), more_blocks=None)
+    return replace(result, verdict=Verdict(kind="inconclusive", text=text))
 
 
 def outlier_lines(pairs: Sequence[Pair]) -> tuple[str, ...]:

@@ -13,6 +13,9 @@ from hwtune.domain.saved_run import SavedRequest, SavedRun
 from hwtune.domain.stats import mean
 
 _REPETITION = re.compile(r"(?P<base>.+?)[-_.]?(?:rep|run|trial|iter)[-_.]?\d+", re.IGNORECASE)
+_COUNTED = re.compile(r"(?P<base>.+?)(?:#\d+|-\d{8}-\d{6})")
+"""Results appended to one file, and names that vLLM's client ends with the date: repetitions where
+they measured the same, else further results."""
 
 
 def merge_repetitions(runs: Mapping[str, SavedRun]) -> tuple[dict[str, SavedRun], list[str]]:
@@ -24,19 +27,41 @@ def merge_repetitions(runs: Mapping[str, SavedRun]) -> tuple[dict[str, SavedRun]
     Raises:
         ValueError: repetitions of different workloads or prompts.
     """
-    groups: dict[str, list[tuple[str, SavedRun]]] = {}
+    groups: dict[str, list[SavedRun]] = {}
     for name, run in runs.items():
-        match = _REPETITION.fullmatch(name)
-        groups.setdefault(match["base"] if match else name, []).append((name, run))
+        groups.setdefault(_base(name, run, groups), []).append(run)
     merged: dict[str, SavedRun] = {}
     notes = []
     for base, members in groups.items():
         if len(members) == 1:
-            merged[base] = members[0][1]
+            merged[base] = members[0]
             continue
-        merged[base] = _merged(base, [run for _, run in members])
+        merged[base] = _merged(base, members)
         notes.append(f"{base}: the mean per prompt of {len(members)} repetitions")
     return merged, notes
+
+
+def _base(name: str, run: SavedRun, groups: Mapping[str, Sequence[SavedRun]]) -> str:
+    """The group a run belongs to."""
+    if match := _REPETITION.fullmatch(name):
+        return match["base"]
+    match = _COUNTED.fullmatch(name)
+    if match is None:
+        return name
+    alike = (base for base, (first, *_) in groups.items() if signature(first) == signature(run))
+    base = match["base"] if "#" not in name else name
+    return next((found for found in alike if found.startswith(match["base"])), _free(base, groups))
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    numbers = (f"{name}#{number}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(n for n in numbers if n not in taken)
+
+
+def signature(run: SavedRun) -> tuple[object, ...]:
+    """Equal for runs of the same workload and prompts, as far as the file tells."""
+    workload = sorted((key, str(value)) for key, value in run.workload.items())
+    return (*workload, *((request.input_tokens, request.key) for request in run.requests))
 
 
 def _merged(base: str, runs: Sequence[SavedRun]) -> SavedRun:
@@ -58,6 +83,7 @@ def _merged(base: str, runs: Sequence[SavedRun]) -> SavedRun:
         output_throughput=mean([run.output_throughput for run in runs]),
         started_unix_s=min(starts, default=None),
         ended_unix_s=max(ends, default=None),
+        repetitions=tuple(runs),
     )
 
 

@@ -43,6 +43,20 @@ class SavedRun:
     output_throughput: float
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
+    repetitions: tuple[SavedRun, ...] = ()
+    """The runs that this one is the mean of; empty for a single one."""
+
+    @property
+    def parts(self) -> tuple[SavedRun, ...]:
+        """Its repetitions, or itself."""
+        return self.repetitions or (self,)
+
+    def same_times(self, other: SavedRun) -> bool:
+        """Whether both hold the same measurement: no two runs take equally long to the last digit."""
+        times = [
+            [(r.ttft_s, r.e2el_s) for r in run.requests if not r.error] for run in (self, other)
+        ]
+        return times[0] == times[1] if any(times) else self.sha256 == other.sha256
 
 
 LATENCIES: tuple[tuple[Metric, Callable[[SavedRequest], float]], ...] = (

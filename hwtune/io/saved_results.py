@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.saved_repeats import merge_repetitions
+from hwtune.domain.saved_repeats import merge_repetitions, signature
 from hwtune.domain.saved_run import SavedRun
 from hwtune.io.records import DESIGN_FILE
 from hwtune.io.saved_aiperf import (
@@ -48,11 +48,29 @@ def pair_results(
         return [(name, run, other)], notes
     common = [name for name in first if name in second]
     if not common:
-        message = f"{baseline} and {candidate} have no result of the same name"
-        raise InputError(message)
+        return _by_workload(baseline, first, candidate, second), notes
     alone = sorted(set(first) ^ set(second))
     notes += [f"{name}: only on one side, left out" for name in alone]
     return [(name, first[name], second[name]) for name in common], notes
+
+
+def _by_workload(
+    baseline: Path, first: Mapping[str, SavedRun], candidate: Path, second: Mapping[str, SavedRun]
+) -> list[tuple[str, SavedRun, SavedRun]]:
+    """Results whose names say nothing, such as appended ones: the same workload is the same tier."""
+    sides = [
+        {signature(run): (name, run) for name, run in side.items()} for side in (first, second)
+    ]
+    found = [
+        (name, run, sides[1][key][1]) for key, (name, run) in sides[0].items() if key in sides[1]
+    ]
+    if not found or [len(side) for side in sides] != [len(first), len(second)]:
+        message = (
+            f"{baseline} and {candidate} have no result of the same name, and none of the same"
+            " workload that would be the only one"
+        )
+        raise InputError(message)
+    return found
 
 
 def read_side(path: Path) -> Mapping[str, SavedRun]:
@@ -84,23 +102,14 @@ def _read_directory(path: Path) -> dict[str, SavedRun]:
     for records in sorted(path.glob(f"*/{RECORDS_FILE}")):
         (run,) = _read_file(records).values()
         runs[records.parent.name] = run
+    # vllm bench sweep: a folder per cell with run=0.json, run=1.json and a summary.
+    for file in sorted(path.glob("*/run=*.json")):
+        (run,) = _read_file(file).values()
+        runs[f"{file.parent.name}_run{file.stem.removeprefix('run=')}"] = run
     if not runs:
         message = f"{path}: holds no .json result"
         raise InputError(message)
     return runs
-
-
-def read_saved(path: Path) -> SavedRun:
-    """The one run of a file.
-
-    Raises:
-        InputError: as ``read_side``, or the file holds several.
-    """
-    runs = list(_read_file(path).values())
-    if len(runs) != 1:
-        message = f"{path}: holds {len(runs)} results"
-        raise InputError(message)
-    return runs[0]
 
 
 def _read_file(path: Path) -> dict[str, SavedRun]:
@@ -147,7 +156,10 @@ def _runs(path: Path, sha256: str, objects: list[Any]) -> dict[str, SavedRun]:
         raise ValueError(message)
     name = _tier_name(path)
     names = [name] if len(objects) == 1 else [f"{name}#{k}" for k in range(1, len(objects) + 1)]
-    return {n: vllm_run(source, f"{sha256}/{n}", o) for n, o in zip(names, objects, strict=True)}
+    return {
+        n: vllm_run(source, f"{sha256}{n.removeprefix(name)}", o)
+        for n, o in zip(names, objects, strict=True)
+    }
 
 
 def _tier_name(path: Path) -> str:

@@ -11,8 +11,11 @@ import math
 from typing import Any
 
 from hwtune.domain.saved_run import SavedRequest, SavedRun
+from hwtune.domain.stats import mean
 from hwtune.io.typed import LARGEST, number
 
+_MOST_OFF = 1.5
+"""Versions differ in what a mean runs over; units differ by a thousand."""
 _DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 _WORKLOAD = {
     "model": "model_id",
@@ -52,6 +55,7 @@ def _saved_run(source: str, sha256: str, data: dict[str, Any]) -> SavedRun:
     rows = zip(*(data[key] for key in _DETAILS), texts, starts, strict=True)
     requests = tuple(_request(number, *row) for number, row in enumerate(rows, start=1))
     _check_counts(data, requests)
+    _check_means(data, requests, [step for row in data["itls"] for step in row])
     throughput = data.get("output_throughput")
     workload = {name: _scalar(data.get(key), key) for name, key in _WORKLOAD.items()}
     workload["endpoint"] = workload["endpoint"] or _scalar(data.get("backend"), "backend")
@@ -99,6 +103,21 @@ def _check_counts(data: dict[str, Any], requests: tuple[SavedRequest, ...]) -> N
         said = data.get(key, count)
         if type(said) is not int or said != count:
             message = f"`{key}` is {str(said)[:20]}, the rows say {count}"
+            raise ValueError(message)
+
+
+def _check_means(
+    data: dict[str, Any], requests: tuple[SavedRequest, ...], steps: list[float]
+) -> None:
+    """The file's own means, in milliseconds, agree with its rows: else one has another unit."""
+    good = [request.ttft_s for request in requests if not request.error]
+    for key, values in (("mean_ttft_ms", good), ("mean_itl_ms", steps)):
+        said = data.get(key)
+        if not values or not said:
+            continue
+        found = mean(values) * 1e3
+        if not 1 / _MOST_OFF < number(said, key) / max(found, 1e-9) < _MOST_OFF:
+            message = f"`{key}` is {said:g}, its rows say {found:g}: another unit, or altered"
             raise ValueError(message)
 
 

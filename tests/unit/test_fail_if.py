@@ -15,9 +15,10 @@ from hwtune.domain.quantiles import quantile_results
 from hwtune.report.bench_junit import comparison_to_junit
 
 
-def _comparison(
-    metric: Metric, interval: tuple[float, float] | None, kind: str = "inconclusive"
-) -> Comparison:
+def _comparison(metric: Metric, interval: tuple[float, float] | None, kind: str = "") -> Comparison:
+    if not kind:
+        decided = interval is not None and (interval[0] > 1.0 or interval[1] < 1.0)
+        kind = "slower" if decided else "inconclusive"
     ratio = None if kind == "not comparable" else 1.0
     result = MetricResult(
         metric=metric,
@@ -69,6 +70,22 @@ def test_a_rule_asks_the_interval_not_the_estimate(
     swapped = None if interval is None else (1 / interval[1], 1 / interval[0])
     (outcome,) = outcomes([rule], _comparison(OUTPUT_THROUGHPUT, swapped))
     assert outcome.state == state
+
+
+@pytest.mark.parametrize(
+    ("rule", "interval", "state"),
+    [
+        ("ttft slower than 3%", (1.04, 1.06), "undecided"),
+        ("ttft maybe slower than 3%", (1.004, 1.006), "failed"),
+        ("ttft not faster than 3%", (0.90, 0.92), "failed"),
+    ],
+)
+def test_a_change_that_drift_or_noise_explains_is_not_shown(
+    rule: str, interval: tuple[float, float], state: str
+) -> None:
+    """The verdict is inconclusive although the interval lies on one side: something overruled it."""
+    (outcome,) = outcomes([parse_rule(rule)], _comparison(TTFT, interval, "inconclusive"))
+    assert (outcome.state, outcome.evidence) == (state, "as told")
 
 
 def test_what_is_not_comparable_fails_every_rule() -> None:

@@ -15,7 +15,7 @@ from hwtune.cli.ab_bench import app
 from hwtune.domain.bench import Comparison
 from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.saved import compare_saved
-from hwtune.io.saved_results import pair_results, read_saved
+from hwtune.io.saved_results import pair_results, read_side
 from hwtune.report.bench import to_json, to_table
 
 
@@ -153,7 +153,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None
     path = tmp_path / "result.json"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_saved(path)
+        read_side(path)
 
 
 def _invoke(*arguments: str) -> Result:
@@ -177,7 +177,7 @@ def test_paths_that_do_not_fit_are_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("margin", "confidence"), [(0.0, 0.95), (0.02, 1.0), (0.02, float("nan"))])
 def test_levels_out_of_range_are_named(tmp_path: Path, margin: float, confidence: float) -> None:
     (tmp_path / "a.json").write_text(json.dumps(_result()))
-    run = read_saved(tmp_path / "a.json")
+    (run,) = read_side(tmp_path / "a.json").values()
     with pytest.raises(UsageError, match="--margin"):
         compare_saved([("t", run, run)], margin=margin, confidence=confidence)
 

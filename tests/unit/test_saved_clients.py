@@ -252,38 +252,3 @@ def test_one_outlier_of_three_prompts_is_named(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
     (tier,) = _compare(tmp_path / "a.json", tmp_path / "b.json").tiers
     assert any(line.startswith("outliers: TTFT of prompt 2 over 3 x") for line in tier.drift)
-
-
-def test_results_appended_to_one_file_are_tiers_of_their_own(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        parts = [_vllm(tmp_path / f"{name}{k}.json", k * COUNT, 0.0).read_text() for k in (0, 1)]
-        (tmp_path / f"{name}-all").mkdir()
-        (tmp_path / f"{name}-all" / "r.json").write_text("\n".join(parts))
-    comparison = _compare(tmp_path / "a-all", tmp_path / "b-all")
-    assert [tier.tier for tier in comparison.tiers] == ["r#1", "r#2"]
-
-
-def _repetitions(folder: Path, factors: list[float]) -> Path:
-    folder.mkdir()
-    for number, factor in enumerate(factors, start=1):
-        _vllm(folder / f"result_4-8K_rep{number}.json", 0, 0.0, factor)
-    return folder
-
-
-def test_repetitions_are_one_run_with_the_mean_of_each_prompt(tmp_path: Path) -> None:
-    first = _repetitions(tmp_path / "a", [0.9, 1.0, 1.1])
-    single = _vllm(tmp_path / "result_4-8K.json", 0, 0.0, 1.3)
-    comparison = _compare(first, single)
-    (tier,) = comparison.tiers
-    assert tier.tier == "4-8K" and tier.prompts == COUNT
-    assert tier.metrics[0].ratio == pytest.approx(1.3, rel=0.01)
-    assert "4-8K: the mean per prompt of 3 repetitions" in comparison.notes
-    data = json.loads((first / "result_4-8K_rep2.json").read_text())
-    data |= {"errors": ["boom", *data["errors"][1:]], "completed": COUNT - 1}
-    (first / "result_4-8K_rep2.json").write_text(json.dumps(data))
-    failed = _compare(first, single)
-    assert "1 of 16 requests failed (boom)" in failed.tiers[0].metrics[0].verdict.text
-    data["num_prompts"] = 7
-    (first / "result_4-8K_rep2.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match="4-8K: its repetitions differ in workload"):
-        _compare(first, single)
