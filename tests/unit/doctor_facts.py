@@ -67,6 +67,7 @@ def python(*distributions: Distribution, **changes: Any) -> PythonFacts:
         "version": "3.11.7",
         "machine": "x86_64",
         "distributions": distributions,
+        "broken": (),
         "plugins": (HWTUNE,),
         "files": (),
         "bundled_libraries": ("libtorch_cpu.so", "libc10.so"),

@@ -185,6 +185,30 @@ def test_an_environment_is_read_without_importing_what_is_in_it(tmp_path: Path) 
     assert not ldd.answered
 
 
+def test_damaged_metadata_costs_its_own_package_only(tmp_path: Path) -> None:
+    interpreter = environment(tmp_path)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    for name, metadata, entries in (
+        ("~orch-2.0", "Name: torch\nVersion: 2.0\n", ""),
+        ("torchx-1", "", ""),
+        ("xgrammar-1", "Name: xgrammar\n\udc97\n", ""),
+        ("vllm_more-1", "Name: vllm-more\nVersion: 1\n", "[a]\nno equals sign\n"),
+        ("elsewhere-1", "", ""),
+    ):
+        folder = site / f"{name}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(metadata, errors="surrogateescape")
+        (folder / "entry_points.txt").write_text(entries)
+    facts, failure = read_python(str(interpreter))
+    assert facts is not None, failure
+    torch = facts.distribution("torch")
+    assert torch is not None and torch.version == "2.9.0+cpu"
+    broken = {Path(item.path).name: item.reason.partition(":")[0] for item in facts.broken}
+    assert broken.pop("~orch-2.0.dist-info") == "renamed by pip to remove it"
+    assert broken.pop("torchx-1.dist-info") == "no name or no version in it"
+    assert set(broken) == {"xgrammar-1.dist-info", "vllm_more-1.dist-info"}
+
+
 def test_pins_are_evaluated_where_packaging_is_at_hand() -> None:
     facts, failure = read_python(sys.executable)
     assert facts is not None, failure

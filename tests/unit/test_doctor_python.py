@@ -9,6 +9,7 @@ import pytest
 
 from hwtune.domain.doctor.engine import build_of, release
 from hwtune.domain.doctor.records import (
+    BrokenMetadata,
     CommandOutput,
     PluginEntry,
     PythonFacts,
@@ -366,3 +367,13 @@ def test_imports_that_were_tried() -> None:
     assert finding(report, "import-torch").status == "problem"
     assert finding(report, "import-triton").status == "unknown"
     assert finding(report, "import-vllm").text.endswith("platform CpuPlatform")
+
+
+@pytest.mark.parametrize(
+    ("folder", "status"), [("~orch-2.0.dist-info", "warning"), ("torch-2.dist-info", "problem")]
+)
+def test_damaged_metadata_names_its_folder(folder: str, status: str) -> None:
+    broken = BrokenMetadata(path=f"/site-packages/{folder}", reason="no name")
+    found = finding(examine(facts(environment=python(broken=(broken,)))), "broken-metadata")
+    assert (found.status, found.evidence[0].source) == (status, broken.path)
+    assert folder in found.text

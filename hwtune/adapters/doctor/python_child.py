@@ -115,39 +115,57 @@ def requires(distribution: metadata.Distribution, versions: dict[str, str]) -> l
     return found
 
 
-def distributions() -> tuple[list[dict[str, Any]], dict[str, metadata.Distribution]]:
-    """The distributions of interest, described, and all of them by name."""
-    by_name: dict[str, metadata.Distribution] = {}
+def place(distribution: metadata.Distribution) -> str:
+    """The folder of its metadata."""
+    return str(getattr(distribution, "_path", ""))
+
+
+def by_name() -> tuple[dict[str, metadata.Distribution], list[dict[str, str]]]:
+    """The distributions whose metadata can be read, and why the others cannot."""
+    found: dict[str, metadata.Distribution] = {}
+    broken = []
     for distribution in metadata.distributions():
-        name = distribution.metadata["Name"]
-        if name:
-            by_name.setdefault(normal(name), distribution)  # the first on sys.path is imported
-    versions = {name: distribution.version for name, distribution in by_name.items()}
-    described = []
-    for name, distribution in sorted(by_name.items()):
-        if not _OF_INTEREST.search(name):
+        folder = Path(place(distribution)).name.lower()
+        if folder.startswith("~"):
+            broken.append({"path": place(distribution), "reason": "renamed by pip to remove it"})
             continue
-        wheel = distribution.read_text("WHEEL") or ""
-        described.append(
-            {
-                "name": name,
-                "version": distribution.version,
-                "location": str(getattr(distribution, "_path", "")),
-                "tags": re.findall(r"^Tag: (\S+)", wheel, re.MULTILINE),
-                "packages": brings(distribution, name),
-                "requires": requires(distribution, versions)
-                if re.search(r"vllm|torch|triton", name)
-                else [],
-            }
-        )
-    return described, by_name
+        reason = "no name or no version in it"
+        try:
+            name, version = distribution.metadata["Name"], distribution.version
+            list(distribution.entry_points)
+        except Exception as error:  # noqa: BLE001 - whatever damage makes of it
+            name, version, reason = None, None, f"{type(error).__name__}: {error}"
+        if name and version:
+            found.setdefault(normal(name), distribution)  # the first on sys.path is imported
+        elif _OF_INTEREST.search(folder.partition("-")[0]):
+            broken.append({"path": place(distribution), "reason": reason})
+    return found, broken
 
 
-def plugins(by_name: dict[str, metadata.Distribution]) -> list[dict[str, str]]:
+def described(named: dict[str, metadata.Distribution]) -> list[dict[str, Any]]:
+    """The distributions of interest."""
+    versions = {name: distribution.version for name, distribution in named.items()}
+    return [
+        {
+            "name": name,
+            "version": distribution.version,
+            "location": place(distribution),
+            "tags": re.findall(r"^Tag: (\S+)", distribution.read_text("WHEEL") or "", re.MULTILINE),
+            "packages": brings(distribution, name),
+            "requires": requires(distribution, versions)
+            if re.search(r"vllm|torch|triton", name)
+            else [],
+        }
+        for name, distribution in sorted(named.items())
+        if _OF_INTEREST.search(name)
+    ]
+
+
+def plugins(named: dict[str, metadata.Distribution]) -> list[dict[str, str]]:
     """Entry points that vLLM or torch loads by itself."""
     return [
         {"group": entry.group, "name": entry.name, "value": entry.value, "distribution": name}
-        for name, distribution in sorted(by_name.items())
+        for name, distribution in sorted(named.items())
         for entry in distribution.entry_points
         if entry.group in GROUPS
     ]
@@ -160,16 +178,16 @@ def read(path: Path) -> str:
 
 
 def without_metadata(
-    described: list[dict[str, Any]],
+    packages: list[dict[str, Any]],
     folders: dict[str, Path],
 ) -> list[dict[str, Any]]:
     """Packages on the path that no distribution brings: a checkout, an editable install."""
-    owned = {package for item in described for package in item["packages"]}
+    owned = {package for item in packages for package in item["packages"]}
     extra = []
     for package in ("vllm", "torch", "vllm_ascend", "torch_npu"):
         if package not in folders or package in owned:
             continue
-        named = [item for item in described if item["name"] == normal(package)]
+        named = [item for item in packages if item["name"] == normal(package)]
         if named:
             named[0]["packages"].append(package)
             continue
@@ -191,10 +209,11 @@ def without_metadata(
 
 def describe() -> dict[str, Any]:
     """Everything, as plain values."""
-    described, by_name = distributions()
+    named, broken = by_name()
+    packages = described(named)
     found = {package: package_folder(package) for package in PACKAGES}
     folders = {package: folder for package, folder in found.items() if folder}
-    described += without_metadata(described, folders)
+    packages += without_metadata(packages, folders)
     roots = sorted({folder.parent for folder in folders.values()})
     files = []
     for name in FILES:
@@ -211,8 +230,9 @@ def describe() -> dict[str, Any]:
         "executable": sys.executable,
         "version": platform.python_version(),
         "machine": platform.machine(),
-        "distributions": described,
-        "plugins": plugins(by_name),
+        "distributions": packages,
+        "broken": broken,
+        "plugins": plugins(named),
         "files": files,
         "bundled_libraries": sorted({path.name for path in matches(BUNDLED)}),
         "native": [str(path) for path in matches(NATIVE)],

@@ -20,10 +20,28 @@ _MACHINES = ("x86_64", "aarch64", "ppc64le", "s390x", "riscv64")
 
 
 def package_findings(python: PythonFacts) -> Iterator[Finding]:
-    """Unmet pins, wheels of another processor, and a checkout that wins over what is installed."""
+    """Damaged metadata, unmet pins, wheels of another processor, and a checkout that wins over
+    what is installed."""
+    yield from _broken(python)
     yield from _pins(python)
     yield from _machine(python)
     yield from _shadowed(python)
+
+
+def _broken(python: PythonFacts) -> Iterator[Finding]:
+    """Half-removed and half-written packages; vLLM reads the entry points of all."""
+    if python.broken:
+        names = [item.path.rpartition("/")[2] for item in python.broken]
+        yield Finding(
+            id="broken-metadata",
+            topic="engine",
+            status="warning" if all(name.startswith("~") for name in names) else "problem",
+            text=f"{len(names)} packages are half removed or damaged: {', '.join(names[:4])}",
+            evidence=tuple(
+                Line(source=item.path, line=None, text=item.reason) for item in python.broken
+            ),
+            advice="install the package again, or remove the folder where pip left it behind",
+        )
 
 
 def _pins(python: PythonFacts) -> Iterator[Finding]:

@@ -149,6 +149,14 @@ class TextFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenMetadata:
+    """A distribution of interest that importlib.metadata cannot read, or that names nothing."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFacts:
     """A Python environment, read without importing anything that is in it."""
 
@@ -157,6 +165,7 @@ class PythonFacts:
     machine: str
     """``platform.machine()`` of that interpreter."""
     distributions: tuple[Distribution, ...]
+    broken: tuple[BrokenMetadata, ...]
     plugins: tuple[PluginEntry, ...]
     files: tuple[TextFile, ...]
     bundled_libraries: tuple[str, ...]
