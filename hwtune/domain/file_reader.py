@@ -25,6 +25,8 @@ _MAX_LINE_BYTES = 1 << 18
 _TIME = re.compile(rb"\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _TIME_WITHIN = 300
 _TIME_CHARS = 14
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_FEW_LINES = 4
 
 
 class Audience(Protocol):
@@ -56,6 +58,7 @@ class FileReader:
         self._previous: LogLine | None = None
         self._before: bytes | None = None
         self._last: tuple[int, str] | None = None
+        self._skip = 0
 
     def read_all(self, lines: Iterable[tuple[int, str]]) -> Iterator[LogLine]:
         """Each of the lines ``(number, text)``."""
@@ -100,6 +103,7 @@ class FileReader:
 
     def _teach(self, lines: list[bytes]) -> None:
         """Headers show the collector's prefix and the clock, also where they state nothing."""
+        self._skip = _end_of_prefix(lines)
         for number, raw in enumerate(lines, start=1):
             line = parse_line(self.file, number, _text(raw), prefixes=self._prefixes)
             self._audience.glance(line)
@@ -109,7 +113,8 @@ class FileReader:
         """Lines of known dull kinds cost one search, one slice and one look-up each."""
         audience = self._audience
         line_filter, busy = audience.line_filter, audience.busy(self.file)
-        keys = [raw[(end := raw.find(HEADER_END)) - BEFORE : end + AFTER] for raw in lines]
+        skip = self._skip
+        keys = [raw[(end := raw.find(HEADER_END, skip)) - BEFORE : end + AFTER] for raw in lines]
         every = range(len(lines))
         candidates: Iterable[int] = every
         if not busy and not quotes:
@@ -163,6 +168,19 @@ class FileReader:
     def _clock_before(self) -> str:
         found = _TIME.search(self._before[:_TIME_WITHIN]) if self._before else None
         return found[0].decode().replace("T", " ") if found else ""
+
+
+def _end_of_prefix(lines: list[bytes]) -> int:
+    """How far a prefix reaches that ends in ``] `` and stands before each of the first lines.
+
+    Only its digits may change. With it skipped, the next ``] `` is that of vLLM's header.
+    """
+    shapes = [raw.translate(_DIGITS) for raw in lines if raw.strip()]
+    if len(shapes) < _FEW_LINES:
+        return 0
+    first, last = min(shapes), max(shapes)
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    return first.rfind(HEADER_END, 0, same) + len(HEADER_END) if HEADER_END in first[:same] else 0
 
 
 def _is_request(raw: bytes, *, asked: bool) -> bool:

@@ -110,6 +110,15 @@ def test_a_marker_behind_a_collectors_own_header_is_found() -> None:
     assert _filtered("\n".join(lines)).value("attention_block_size") == 832
 
 
+def test_a_prefix_with_brackets_hides_no_header() -> None:
+    prefix, head = "[pod/vllm-{}/server] ", "INFO 11-30 06:51:47 [interface.py:890] "
+    page = "Setting attention block size to 832 tokens to ensure that attention page size is >= mamba page size."
+    lines = [f"{prefix.format(n)}{head}other text {n}" for n in range(9)]
+    for last in (f"{prefix.format(1)}{head}{page}", f"{head}{page}"):
+        found = _filtered("\n".join([*lines, last]))
+        assert found.value("attention_block_size") == 832
+
+
 def test_access_lines_count_once_and_only_when_answered() -> None:
     line = '(APIServer pid=7) INFO:     127.0.0.1:5 - "{} HTTP/1.1" {}'
     health = [line.format("GET /health", "200 OK")] * 3
