@@ -73,6 +73,8 @@ def _config(rng: Random, limit: int) -> dict[str, Any]:
     if rng.random() < 0.1:
         config["chunked_prefill"] = False
         config["max_num_batched_tokens"] = limit
+        if "max_num_scheduled_tokens" in config:
+            config["max_num_scheduled_tokens"] = min(config["max_num_scheduled_tokens"], limit)
     if rng.random() < 0.3:
         config["spec"] = _speculation(rng, asynchronous=config["async"])
     return config
