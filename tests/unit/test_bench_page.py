@@ -114,3 +114,43 @@ def test_a_browser_draws_it(tmp_path: Path) -> None:
     assert 'data-pictures="4"' in shown
     assert '<td class="faster">faster</td>' in shown
     assert "attention_block_size" in shown and "1 facts alike" in shown
+
+
+def _banner(page: str, folder: Path) -> str:
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    match = re.search(r'<div id="verdict" class="([^"]*)"', drawn(path, folder / "browser"))
+    assert match is not None
+    return match[1]
+
+
+def _swapped(record: RequestRecord) -> RequestRecord:
+    return replace(record, arm="candidate" if record.arm == "baseline" else "baseline")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize(
+    ("records", "classes"),
+    [
+        (RECORDS, "banner passed"),
+        ([_swapped(record) for record in RECORDS], "banner failed"),
+        (RECORDS[:4], "banner"),
+        ([], "banner"),
+    ],
+    ids=["faster", "slower", "inconclusive", "nothing"],
+)
+def test_the_banner_is_green_for_a_gain_alone(
+    tmp_path: Path, records: list[RequestRecord], classes: str
+) -> None:
+    assert _banner(_page(records=records), tmp_path) == classes
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_long_names_and_reasons_do_not_widen_the_page(tmp_path: Path) -> None:
+    red = Gate(name="markers of the candidate", state="failed", evidence="x" * 3000)
+    page = _page((red,)).replace(f'"{DESIGN.model}'.replace("<", "\\u003c"), f'"{"m" * 500}')
+    assert "m" * 500 in page
+    look = "document.body.dataset.wide = document.documentElement.scrollWidth > innerWidth"
+    path = tmp_path / "report.html"
+    path.write_text(page.replace("</body>", f"<script>{look}</script></body>"), encoding="utf-8")
+    assert 'data-wide="false"' in drawn(path, tmp_path / "browser")
