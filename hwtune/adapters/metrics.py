@@ -1,4 +1,4 @@
-"""What a running server says of itself over HTTP: /metrics, /version, /v1/models."""
+"""What a running server says of itself over HTTP: /metrics, /version, /health, /v1/models."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def scrape(url: str, *, timeout_s: float = 10.0) -> LiveServer:
     version = _json_value(fetch(f"{base}/version", timeout_s=timeout_s), "version")
     if isinstance(version, str):
         found.append(_sighting("vllm_version", version, f"{base}/version"))
+    if fetch(f"{base}/health", timeout_s=timeout_s) is not None:
+        found.append(_sighting("startup_complete", True, f"{base}/health"))
     found.extend(_models(fetch(f"{base}/v1/models", timeout_s=timeout_s), f"{base}/v1/models"))
     return LiveServer(url=base, metrics_text=metrics, sightings=tuple(found))
 

@@ -10,6 +10,8 @@ import pytest
 
 from hwtune.adapters.metrics import scrape
 from hwtune.domain.errors import ExternalFailureError, UsageError
+from hwtune.domain.markers import check
+from hwtune.io.run_evidence import collect
 
 PAGES = {
     "/metrics": 'vllm:cache_config_info{block_size="832"} 1.0\n',
@@ -51,6 +53,15 @@ def test_version_models_and_metrics(url: str, tail: str) -> None:
         "max_model_len": 8192,
     }
     assert live.sightings[0].place.file == f"{url}/version"
+
+
+def test_a_server_that_is_healthy_has_started(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Handler, "pages", {**PAGES, "/health": ""})
+    live = scrape(url)
+    evidence = collect(None, metrics_text=live.metrics_text, sightings=live.sightings)
+    assert evidence.value("startup_complete") is True
+    assert [place.file for place in evidence.places("startup_complete")] == [f"{url}/health"]
+    assert check(evidence, None, require_kernel_hits=False).passed
 
 
 @pytest.mark.parametrize(
