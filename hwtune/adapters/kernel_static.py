@@ -36,12 +36,9 @@ def compile_static(
         InputError: an unknown target, or a shape or tuning that a kernel does not take.
         ExternalFailureError: the compiler failed.
     """
-    for name in _NEEDED:
-        if find_spec(name) is None:
-            message = f"the static table needs {name}, which is not installed for {sys.executable}"
-            raise MissingDependencyError(message)
+    require()
     request = {"targets": list(targets), "shape": dataclasses.asdict(shape), "tunings": tunings}
-    answer = _ask(request)
+    answer = ask(request)
     if "missing" in answer:
         message = f"the static table needs {answer['missing']}, which cannot be imported here"
         raise MissingDependencyError(message)
@@ -58,7 +55,20 @@ def compile_static(
     )
 
 
-def _ask(request: dict[str, Any]) -> dict[str, Any]:
+def require() -> None:
+    """Raises MissingDependencyError where a package is not installed that compiling needs."""
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            message = f"the static table needs {name}, which is not installed for {sys.executable}"
+            raise MissingDependencyError(message)
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """One request to ``python -m hwtune_kernels.static``, and its answer.
+
+    Raises:
+        ExternalFailureError: it died, or took too long.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     try:
         done = subprocess.run(

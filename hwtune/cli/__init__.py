@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "serve": ("serve", {"context_settings": _PASS_THROUGH}),
     "verify-markers": ("verify_markers", {}),
     "ab-bench": ("ab_bench", {}),
+    "tune-kernels": ("tune_kernels", {}),
     "simulate": ("simulate", {"context_settings": _PASS_THROUGH}),
     "profiles": ("profiles", {}),
     "doctor": ("doctor", {}),

@@ -66,7 +66,7 @@ def kernels(
     divides, loads narrowly or has more work than the generic kernel; 3 bad input; 5 torch, Triton
     or vLLM is missing; 6 the compiler or the device failed.
     """
-    layer = _shape(shape, page)
+    layer = layer_of(shape, page)
     if static:
         timed = {"--kernel": kernel, "--query": query, "--context": context, "--batch": batch}
         _refuse(timed | {"--profile": profile}, "with --static: it compiles and does not run")
@@ -98,7 +98,7 @@ def _static(layer: StaticShape, targets: Sequence[str], form: Format) -> None:
     from hwtune.adapters.kernel_static import compile_static
     from hwtune.report.kernel_static import to_text
 
-    report = compile_static(targets, layer, {name: _tunings(name) for name in targets})
+    report = compile_static(targets, layer, {name: _tunings(name, layer) for name in targets})
     sys.stdout.write(to_text(report, form))
     if faults(report):
         raise typer.Exit(ANSWER_IS_NO)
@@ -113,13 +113,16 @@ def _timed(
     form: Format,
 ) -> None:
     from hwtune.adapters.kernel_bench.run import device_here, samples
+    from hwtune.domain.kernel import tuning_for
     from hwtune.io.profiles import load_profile
     from hwtune.report.kernel_timing import to_text
 
     _, device = device_here()
     found = None if profile is None else load_profile(profile)
     bandwidth = None if found is None else found.memory_bandwidth_bytes_per_s
-    tunings = {} if found is None else {k.implementation: k.tuning for k in found.kernels}
+    size, page = cases[0].head_size, cases[0].page  # one layer: only lengths differ
+    kernels_of = () if found is None else found.kernels
+    tunings = {k.implementation: tuning_for(k, size, page) for k in kernels_of}
     rows = []
     for sample in samples(cases, kernels, tunings, pairs):
         row = judge_sample(sample, confidence=confidence, bandwidth_bytes_per_s=bandwidth)
@@ -149,7 +152,12 @@ def _check_numbers(pairs: int, confidence: float) -> None:
         raise UsageError(message)
 
 
-def _shape(text: str, page: int) -> StaticShape:
+def layer_of(text: str, page: int) -> StaticShape:
+    """The layer of ``--shape`` and ``--page``.
+
+    Raises:
+        UsageError: one of them is not what it should be.
+    """
     numbers = re.fullmatch(r"(\d{1,4})/(\d{1,4})/(\d{1,4})", text)
     if numbers is None:
         message = f"--shape {text}: expected query heads/KV heads/head size, e.g. 24/4/256"
@@ -164,10 +172,13 @@ def _shape(text: str, page: int) -> StaticShape:
     return StaticShape(num_heads=heads, num_kv_heads=kv_heads, head_size=size, page=page)
 
 
-def _tunings(target: str) -> dict[str, dict[str, int]]:
+def _tunings(target: str, layer: StaticShape) -> dict[str, dict[str, int]]:
     """The launch constants in the target's profile; none where it has no profile."""
+    from hwtune.domain.kernel import tuning_for
     from hwtune.io.profiles import load_profile, profile_names
 
     if target not in profile_names():
         return {}
-    return {k.implementation: k.tuning for k in load_profile(target).kernels if k.tuning}
+    kernels = load_profile(target).kernels
+    found = {k.implementation: tuning_for(k, layer.head_size, layer.page) for k in kernels}
+    return {name: tuning for name, tuning in found.items() if tuning}

@@ -174,9 +174,10 @@ def _first_fault(evidence: Evidence) -> str:
 
 def _baseline(evidence: Evidence) -> Check:
     question = "Did the baseline run nothing of hwtune's?"
-    hits = [item for item in tallies(evidence) if item.hits or item.captured]
+    hits = [item for item in tallies(evidence) if item.hits or item.captured or item.replayed]
     if hits:
-        reason = f"{hits[0].kernel} was called {hits[0].hits} times in the baseline arm"
+        calls = hits[0].hits + hits[0].captured + hits[0].replayed
+        reason = f"{hits[0].kernel} was called {calls} times in the baseline arm"
         return _check("baseline", question, "failed", reason, reason, ())
     return _check("baseline", question, "passed", "", "no kernel of hwtune's was called", ())
 

@@ -44,6 +44,21 @@ class KernelConditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TunedFor:
+    """Launch constants that differ for some layers or pages."""
+
+    source: str
+    """How they were found, when, and where."""
+    tuning: dict[str, int]
+    """Laid over the kernel's ``tuning``."""
+    head_sizes: tuple[int, ...] = ()
+    """Empty matches any."""
+    page_not_multiple_of: int | None = None
+    """Matches pages that are no multiple of this: a tile never crosses a page, so the tile of page
+    784 has 16 tokens whatever the profile asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSpec:
     """One specialised kernel of a hardware profile."""
 
@@ -60,6 +75,19 @@ class KernelSpec:
     provider: str = ""
     """``package.module:function`` of the library that the implementation calls; empty takes the
     implementation's own."""
+    tuned: tuple[TunedFor, ...] = ()
+
+
+def tuning_for(spec: KernelSpec, head_size: int, block_size: int) -> dict[str, int]:
+    """The launch constants for a layer: the kernel's, and over them all that match, in order."""
+    tuning = dict(spec.tuning)
+    for special in spec.tuned:
+        if special.head_sizes and head_size not in special.head_sizes:
+            continue
+        multiple = special.page_not_multiple_of
+        if multiple is None or block_size % multiple:
+            tuning |= special.tuning
+    return tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ def report_to_dict(report: MarkerReport, evidence: Evidence) -> dict[str, Any]:
                 "kernel": item.kernel,
                 "hits": item.hits,
                 "captured": item.captured,
+                "replayed": item.replayed,
                 "faults": item.faults,
                 "fallbacks": dict(item.fallbacks),
             }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.kernel import KernelConditions, KernelSpec
+from hwtune.domain.kernel import KernelConditions, KernelSpec, TunedFor
 from hwtune.domain.launch import PLAN_SCHEMA_VERSION, AddedFlag, Expectation, LaunchPlan
 
 PLAN_FILE = "plan.json"
@@ -58,13 +58,17 @@ def read_plan(path: Path) -> LaunchPlan:
         for kernel in plan.kernels:
             _check_types(kernel)
             _check_types(kernel.when)
+            for special in kernel.tuned:
+                _check_types(special)
         return plan
     except (TypeError, KeyError, AttributeError) as error:
         message = f"{path}: damaged launch plan: {error}"
         raise InputError(message) from None
 
 
-def _check_types(record: LaunchPlan | Expectation | KernelSpec | KernelConditions) -> None:
+def _check_types(
+    record: LaunchPlan | Expectation | KernelSpec | KernelConditions | TunedFor,
+) -> None:
     """Raises TypeError for a field whose value is not of its declared type."""
     hints = typing.get_type_hints(type(record))
     for field in dataclasses.fields(record):
@@ -103,4 +107,8 @@ def _kernel(data: dict[str, Any]) -> KernelSpec:
         key: tuple(value) if isinstance(value, list) else value
         for key, value in data.pop("when").items()
     }
-    return KernelSpec(when=KernelConditions(**conditions), **data)
+    tuned = tuple(
+        TunedFor(**item | {"head_sizes": tuple(item.get("head_sizes", ()))})
+        for item in data.pop("tuned", ())
+    )
+    return KernelSpec(when=KernelConditions(**conditions), tuned=tuned, **data)

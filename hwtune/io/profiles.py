@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hwtune.domain.errors import InputError
 from hwtune.domain.hardware import HardwareProfile
-from hwtune.domain.kernel import KernelConditions, KernelSpec
+from hwtune.domain.kernel import KernelConditions, KernelSpec, TunedFor
 from hwtune.domain.units import LARGEST_SIZE
 
 _SHORTEST_SOURCE = 2
@@ -73,7 +73,7 @@ def _read(path: Path) -> HardwareProfile:
     _check_keys(path, data, _WRITTEN)
     values = _OPTIONAL | data
     values["kernels"] = tuple(
-        _kernel(path, index, item) for index, item in enumerate(_tables(path, data))
+        _kernel(path, index, item) for index, item in enumerate(_tables(path, data, "kernels"))
     )
     values = _typed(path, "", HardwareProfile, values | {"name": path.stem})
     profile = HardwareProfile(**values)
@@ -95,10 +95,10 @@ def _toml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _tables(path: Path, data: dict[str, Any]) -> list[dict[str, Any]]:
-    tables = data.get("kernels", [])
+def _tables(path: Path, data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    tables = data.get(name.rpartition(".")[2], [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        message = f"{path}: 'kernels' must be an array of tables"
+        message = f"{path}: '{name}' must be an array of tables"
         raise InputError(message)
     return tables
 
@@ -113,7 +113,25 @@ def _kernel(path: Path, index: int, table: dict[str, Any]) -> KernelSpec:
     names = tuple(field.name for field in fields(KernelConditions))
     _check_keys(path, when, names, f"{where}when.")
     conditions = KernelConditions(**_typed(path, f"{where}when.", KernelConditions, when))
-    return KernelSpec(**_typed(path, where, KernelSpec, table | {"when": conditions}))
+    nested = {"when": conditions, "tuned": _tuned(path, where, table)}
+    return KernelSpec(**_typed(path, where, KernelSpec, table | nested))
+
+
+def _tuned(path: Path, where: str, table: dict[str, Any]) -> tuple[TunedFor, ...]:
+    found = []
+    for index, item in enumerate(_tables(path, table, f"{where}tuned")):
+        inside = f"{where}tuned[{index}]."
+        _check_keys(path, item, tuple(field.name for field in fields(TunedFor)), inside)
+        special = TunedFor(**_typed(path, inside, TunedFor, item))
+        if len(special.source.strip()) < _SHORTEST_SOURCE:
+            message = f"{path}: '{inside}source' is empty; say how the constants were found"
+            raise InputError(message)
+        multiple = special.page_not_multiple_of
+        if multiple is not None and not 1 <= multiple <= LARGEST_SIZE:
+            message = f"{path}: '{inside}page_not_multiple_of' must be at least 1, not {multiple}"
+            raise InputError(message)
+        found.append(special)
+    return tuple(found)
 
 
 def _check_keys(path: Path, data: dict[str, Any], known: tuple[str, ...], where: str = "") -> None:

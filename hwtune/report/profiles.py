@@ -70,3 +70,15 @@ def _kernel_rows(kernel: KernelSpec) -> Iterator[tuple[Cell, ...]]:
         if value not in (None, ()):
             text = " ".join(map(str, value)) if isinstance(value, tuple) else value
             yield f"  {field.name}", text, None
+    if kernel.provider:
+        yield "  provider", kernel.provider, None
+    for name, number in kernel.tuning.items():
+        yield f"  tuning {name}", number, None
+    for special in kernel.tuned:
+        conditions = []
+        if special.head_sizes:
+            conditions.append(f"head size {' or '.join(map(str, special.head_sizes))}")
+        if special.page_not_multiple_of:
+            conditions.append(f"page not a multiple of {special.page_not_multiple_of}")
+        for name, number in special.tuning.items():
+            yield f"  tuning {name}, {' and '.join(conditions) or 'always'}", number, special.source

@@ -329,9 +329,11 @@ def test_a_fault_fails_even_when_requests_were_served() -> None:
     assert "RuntimeError: x" in _check(_report(evidence), "faults").reason
 
 
-def test_a_baseline_must_not_run_kernels() -> None:
-    evidence = _evidence(STARTED, counts=(_count("k1", "hit", 1),), plan=_plan(arm="baseline"))
-    assert _check(_report(evidence), "baseline").status == "failed"
+@pytest.mark.parametrize("outcome", ["hit", "captured", "replayed"])
+def test_a_baseline_must_not_run_kernels(outcome: str) -> None:
+    evidence = _evidence(STARTED, counts=(_count("k1", outcome, 3),), plan=_plan(arm="baseline"))
+    check = _check(_report(evidence), "baseline")
+    assert (check.status, check.reason) == ("failed", "k1 was called 3 times in the baseline arm")
 
 
 def test_another_version_than_planned_is_a_cause() -> None:

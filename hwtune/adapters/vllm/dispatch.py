@@ -6,6 +6,7 @@ forward path it allocates nothing but the small call record, takes no lock and d
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from hwtune.domain.kernel import (
     LayerTraits,
     call_refusal,
     static_refusal,
+    tuning_for,
 )
 
 _NOT_INSTALLED = (ImportError, KeyError, AttributeError)
@@ -125,7 +127,8 @@ def bind_layer(
         run = None
         if refusal is None:
             try:
-                run = load(spec)
+                tuning = tuning_for(spec, layer.head_size, layer.block_size)
+                run = load(dataclasses.replace(spec, tuning=tuning))
             except Exception as error:
                 refusal = f"implementation {spec.implementation} unavailable: {_text(error)}"
                 if not isinstance(error, _NOT_INSTALLED):

@@ -54,13 +54,14 @@ def _machine() -> dict[str, str]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "host": platform.node(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpus": str(cpus),
         "devices": _devices(),
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's own name, or at least its architecture."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -15,7 +15,8 @@ MARK = "hwtune-static: "
 
 
 def main() -> None:
-    """Answers ``{"targets": [...], "shape": {...}, "tunings": {target: {...}}}``."""
+    """Answers ``{"targets": [...], "shape": {...}, "tunings": {target: {...}}}``, or for a sweep
+    ``{"targets": [one], "shape": {...}, "implementation": "...", "sweep": [{...}, ...]}``."""
     request: dict[str, Any] = json.load(sys.stdin)
     os.environ.pop("TRITON_INTERPRET", None)
     # Triton 3.10 turns this off by default; what is counted here is with it.
@@ -38,6 +39,14 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         for target in request["targets"]:
             report.check_target(target)
+            if "sweep" in request:
+                asked = request["implementation"], request["sweep"]
+                made = list(report.sweep(target, shape, *asked))
+                return {
+                    "triton": triton.__version__,
+                    "swept": [row if isinstance(row, str) else report.as_json(row) for row in made],
+                    "notes": {target: report.target_note(target)},
+                }
             tunings = request["tunings"].get(target, {})
             found += [report.as_json(row) for row in report.rows(target, shape, tunings)]
     except GenericUnavailableError as error:

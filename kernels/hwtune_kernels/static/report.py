@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from hwtune_kernels.static.compiling import TARGETS, Compiled, Target, compile_l
 from hwtune_kernels.triton_call import Launch
 
 PREFILL_TOKENS = 512
+SWEPT = {"decode.triton": "page_decode", "prefill.triton": "tiled_prefill"}
+"""Implementations with launch constants -> the kernel's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,60 @@ def rows(target_name: str, shape: Shape, tunings: Mapping[str, Mapping[str, int]
             tile = launch.constants.get("TILE") or launch.constants.get("TILE_SIZE")
             tile = tile or launch.constants["BLOCK_SIZE"]
             yield _row(operation, kernel, ours, target_name, height, tile, compiled)
+
+
+def sweep(
+    target_name: str, shape: Shape, implementation: str, tunings: Sequence[Mapping[str, int]]
+) -> Iterator[Row | str]:
+    """The baseline's row, then one per tuning: its row, or in a line why it has none.
+
+    Args:
+        target_name: as for :func:`rows`.
+        shape: the layer.
+        implementation: ``decode.triton`` or ``prefill.triton``.
+        tunings: tables of launch constants.
+
+    Raises:
+        ValueError: a shape that no tuning can change, or an implementation without tuning.
+        GenericUnavailableError: there is no vLLM to take the baseline from.
+    """
+    if implementation not in SWEPT:
+        message = f"{implementation} cannot be swept; known: {', '.join(SWEPT)}"
+        raise ValueError(message)
+    _check(shape)
+    target, group = TARGETS[target_name], shape.num_heads // shape.num_kv_heads
+    operation = implementation.partition(".")[0]
+    tokens = 1 if operation == "decode" else PREFILL_TOKENS
+    call = _call(shape, tokens) | {"max_query_len": tokens}
+    theirs = generic.launches(**call)[0]
+    height = group if tokens == 1 else max(16 // group, 1) * group
+    names = (operation, "vLLM generic", False, target_name, height, theirs.constants["TILE_SIZE"])
+    yield _row(*names, compile_launch(theirs, target))
+    for values in tunings:
+        try:
+            yield _tuned(implementation, values, call, target_name, group)
+        except Exception as error:  # noqa: BLE001 - a compiler's failure is an answer too
+            yield " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _tuned(
+    implementation: str,
+    values: Mapping[str, int],
+    call: Mapping[str, Any],
+    target_name: str,
+    group: int,
+) -> Row:
+    operation, kernel = implementation.partition(".")[0], SWEPT[implementation]
+    tuning: Any
+    if operation == "decode":
+        tuning, height = decode_spec.tuning_of(values), group
+        launch = decode.launches(**call, tuning=tuning)[0]
+    else:
+        tuning = prefill_spec.tuning_of(values)
+        height = tuning.rows // group * group
+        launch = prefill.launches(**call, tuning=tuning)[0]
+    compiled = compile_launch(launch, TARGETS[target_name])
+    return _row(operation, kernel, True, target_name, height, launch.constants["TILE"], compiled)
 
 
 def _check(shape: Shape) -> None:
