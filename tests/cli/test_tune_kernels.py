@@ -123,6 +123,20 @@ def test_a_sweep_compiles_prints_and_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
+@pytest.mark.parametrize(("shape", "page"), [("24/4/256", "784"), ("24/4/64", "832")])
+def test_what_was_weak_with_one_tuning_for_all_is_not(shape: str, page: str) -> None:
+    """Page 784 has small tiles, head size 64 few bytes for each lane. Compiled, not run."""
+    asked = ["ab-bench", "kernels", "--static", "--target", "gfx942", "--format", "json"]
+    asked += ["--shape", shape, "--page", page]
+    result = CliRunner().invoke(build_app(asked), asked)
+    rows = {row["kernel"]: row for row in json.loads(result.stdout)}
+    assert rows["page_decode"]["work_ratio"] <= 0.5
+    assert rows["tiled_prefill"]["work_ratio"] <= 0.3
+    for name in ("page_decode", "tiled_prefill"):
+        assert (rows[name]["spill_bytes"], rows[name]["narrow_loads"]) == (0, 0)
+
+
+@pytest.mark.vllm
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

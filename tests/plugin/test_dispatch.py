@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hwtune_kernels import registry
 
 from hwtune.adapters.vllm.dispatch import LayerDispatcher, bind_layer
-from hwtune.domain.kernel import OBSERVED_ONLY, CallShape, KernelConditions, KernelSpec, LayerTraits
+from hwtune.domain.kernel import (
+    OBSERVED_ONLY,
+    CallShape,
+    KernelConditions,
+    KernelSpec,
+    LayerTraits,
+    TunedFor,
+)
 from hwtune.io.counters import CounterFile, read_counters
 from tests.support import calls_of
 
@@ -224,3 +232,34 @@ def test_a_module_that_raises_while_it_is_loaded_is_a_fault_of_that_kernel_alone
     assert faults == ["vendor_prefill"]
     reason = "implementation prefill.test unavailable: driver too old"
     assert counters.counts()["vendor_prefill", "fallback", reason] == 2
+
+
+def test_a_layer_gets_the_constants_for_its_head_size_and_page() -> None:
+    special = TunedFor(source="test", tuning={"num_warps": 2}, page_not_multiple_of=32)
+    spec = dataclasses.replace(DECODE, tuning={"num_warps": 4, "rows": 8}, tuned=(special,))
+    seen: list[dict[str, int]] = []
+    for page in (832, 784):
+        bind_layer((spec,), layer(page), lambda s: seen.append(s.tuning), CountedInMemory())
+    assert seen == [{"num_warps": 4, "rows": 8}, {"num_warps": 2, "rows": 8}]
+
+
+def test_a_provider_that_does_not_fit_is_one_reason_and_no_fault() -> None:
+    """Through the registry, with a function that takes too little."""
+    spec = dataclasses.replace(
+        PREFILL, implementation="prefill.vendor", provider=f"{__name__}:selected"
+    )
+    faults: list[Exception] = []
+    counters = CountedInMemory()
+    dispatcher = bind_layer(
+        (spec,),
+        layer(),
+        lambda s: registry.load(s.implementation, s.tuning, s.provider),
+        counters,
+        lambda error, kernel: faults.append(error),
+    )
+    assert selected(dispatcher, call(512)) is None
+    ((kernel, outcome, reason),) = counters.counts()
+    assert (kernel, outcome) == ("vendor_prefill", "fallback")
+    assert "prefill.vendor unavailable" in reason
+    assert "selected takes no q, k, v" in reason
+    assert not faults

@@ -8,6 +8,7 @@ from hwtune_kernels.page_decode import spec as decode
 from hwtune_kernels.prefill import spec as prefill
 from hwtune_kernels.tuning import tile_of
 
+from hwtune.domain.kernel import tuning_for
 from hwtune.io.profiles import load_profile, profile_names
 
 
@@ -72,6 +73,24 @@ def test_every_packaged_profile_names_tunings_that_its_kernels_know() -> None:
                 laid_over = {**kernel.tuning, **special.tuning}
                 registry.read_tuning(kernel.implementation, laid_over)
     assert tuned > 0
+
+
+@pytest.mark.parametrize(
+    ("profile", "kernel", "size", "page", "warps"),
+    [
+        ("gfx942", "page_decode", 256, 832, 4),
+        ("gfx942", "page_decode", 256, 784, 2),
+        ("gfx936", "page_decode", 256, 784, 2),
+        ("gfx942", "tiled_prefill", 64, 832, 4),
+        ("gfx942", "tiled_prefill", 128, 832, 8),
+        ("sm_90", "page_decode", 256, 784, 4),
+    ],
+)
+def test_small_tiles_have_fewer_warps_on_amd(
+    profile: str, kernel: str, size: int, page: int, warps: int
+) -> None:
+    spec = next(k for k in load_profile(profile).kernels if k.name == kernel)
+    assert tuning_for(spec, size, page)["num_warps"] == warps
 
 
 def test_a_kernel_without_tuning_refuses_one() -> None:

@@ -330,7 +330,7 @@ def test_a_fault_fails_even_when_requests_were_served() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["hit", "captured", "replayed"])
-def test_a_baseline_must_not_run_kernels(outcome: str) -> None:
+def test_a_baseline_must_not_run_kernels(outcome: KernelOutcome) -> None:
     evidence = _evidence(STARTED, counts=(_count("k1", outcome, 3),), plan=_plan(arm="baseline"))
     check = _check(_report(evidence), "baseline")
     assert (check.status, check.reason) == ("failed", "k1 was called 3 times in the baseline arm")

@@ -49,7 +49,11 @@ def plan(
         location="/vllm",
     )
     return plan_launch(
-        request, install, run_id="r", nonce="n", available=lambda name: name.endswith(".cpu")
+        request,
+        install,
+        run_id="r",
+        nonce="n",
+        available=lambda name: name.endswith((".cpu", ".vendor")),
     )
 
 
@@ -145,8 +149,17 @@ def test_a_version_that_is_none_is_named() -> None:
         version_tuple("nightly")
 
 
-def test_a_plan_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    written = plan()
+def test_a_library_that_is_not_installed_is_a_note() -> None:
+    note = (
+        "kernel vendor_prefill will not run: its provider flash_attn:varlen_fwd_unified cannot be "
+        "imported (install flash_attn)"
+    )
+    assert note in plan("gfx936").notes
+
+
+@pytest.mark.parametrize("profile", ["cpu", "gfx936", "gfx942"])
+def test_a_plan_reads_back_as_it_was_written(tmp_path: Path, profile: str) -> None:
+    written = plan(profile)
     assert read_plan(write_plan(written, tmp_path)) == written
 
 

@@ -127,14 +127,20 @@ def bind_layer(
         run = None
         if refusal is None:
             try:
-                tuning = tuning_for(spec, layer.head_size, layer.block_size)
-                run = load(dataclasses.replace(spec, tuning=tuning))
+                run = load(_tuned(spec, layer))
             except Exception as error:
                 refusal = f"implementation {spec.implementation} unavailable: {_text(error)}"
                 if not isinstance(error, _NOT_INSTALLED):
                     on_fault(error, spec.name)
         bound.append(BoundKernel(spec, run, refusal, counters))
     return LayerDispatcher(tuple(bound))
+
+
+def _tuned(spec: KernelSpec, layer: LayerTraits) -> KernelSpec:
+    if not spec.tuned:
+        return spec
+    tuning = tuning_for(spec, layer.head_size, layer.block_size)
+    return dataclasses.replace(spec, tuning=tuning)
 
 
 def _text(error: Exception) -> str:
