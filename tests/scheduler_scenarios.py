@@ -102,7 +102,7 @@ def _request(
     if config["policy"] == "priority":
         request["priority"] = rng.randint(0, 2)
     if caching and rng.random() < 0.6:
-        length = min(prompt, rng.choice([prompt, 64, 200, rng.randint(1, 600)]))
+        length = rng.choice([prompt, 64, 200, rng.randint(1, 600)])
         request |= {"prefix_id": rng.choice("pq"), "prefix_len": length}
     return request
 

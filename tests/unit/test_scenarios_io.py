@@ -113,6 +113,22 @@ def test_switched_off_features_are_no_features() -> None:
         (record(kv={"num_blocks": 1, "groups": [FULL]}), "num_blocks"),
         (record(kv={"num_blocks": 9, "groups": [{"type": "swa", "block_size": 16}]}), "window"),
         (record(kv={"num_blocks": 9, "groups": [FULL], "prefix_match_unit": 8}), "match_unit 8"),
+        (config(spec={"k": 1, "draft_lens": [1, 2]}), "draft_lens must not be above k, 1"),
+        (
+            record(kv={"num_blocks": 9, "groups": [FULL], "retention": 16}),
+            "only sliding-window and mamba groups",
+        ),
+        (
+            record(
+                config={**CONFIG, "prefix_caching": True},
+                kv={"num_blocks": 9, "groups": [FULL, {"type": "mamba", "block_size": 256}]},
+            ),
+            "needs their mode align",
+        ),
+        (
+            record(kv={"num_blocks": 9, "groups": [{**FULL, "block_size": 0}], "retention": 16}),
+            "block_size must be at least 1",
+        ),
         (record(vllm="0.5.0"), "vLLM 0.5.0"),
         (record(vllm="newest"), "'newest'"),
     ],

@@ -14,13 +14,14 @@ import os
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 MARK = "HWTUNE-ORACLE "
-_PATIENCE = 4
+_PATIENCE_STEPS = 4
+_PATIENCE_ROUNDS = 3
 
 
 def _beside(name: str) -> Any:
@@ -239,13 +240,49 @@ def _cached_computed(cached: Any) -> dict[str, int]:
     return dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
 
 
+class Ends:
+    """The same ends of a run that gets nowhere as in hwtune.domain.scheduler.progress."""
+
+    def __init__(self) -> None:
+        self._idle = 0
+        self._outgrown: str | None = None
+        self._rows: list[Any] = []
+        self._rounds: Counter[str] = Counter()
+
+    def hopeless(self, step: dict[str, Any]) -> bool:
+        """Whether no later step can bring anything new, to be asked once per step."""
+        self._idle = 0 if step["total"] or step["finished"] else self._idle + 1
+        if step["out"]:
+            self._outgrown = None
+            self._rows.clear()
+            self._rounds.clear()
+        elif step["total"]:
+            self._rows.append(step["sched"])
+        if step["preempted"]:
+            again = self._again(step)
+            if again or not step["running"]:
+                return again
+        return self._idle >= _PATIENCE_STEPS
+
+    def _again(self, step: dict[str, Any]) -> bool:
+        around = repr((self._rows, step["preempted"], step["running"], step["waiting"]))
+        self._rows.clear()
+        self._rounds[around] += 1
+        if step["running"]:
+            return self._rounds[around] >= _PATIENCE_ROUNDS
+        last: str = step["preempted"][-1]
+        again = self._outgrown == last
+        self._outgrown = last
+        return again
+
+
 def play(scenario: dict[str, Any], engine: Engine) -> Iterator[dict[str, Any]]:
     """Every step, in the order in which its output is processed."""
     arrivals = deque(sorted(scenario["requests"], key=lambda request: request["arrival_step"]))
     batches: deque[Any] = deque()
     depth = 2 if engine.asynchronous else 1
-    clock = idle = 0
-    outgrown = None
+    clock = 0
+    ends = Ends()
     while engine.scheduler.has_requests() or batches or arrivals:
         if not engine.scheduler.has_requests() and not batches:
             clock = max(clock, arrivals[0]["arrival_step"])
@@ -261,13 +298,7 @@ def play(scenario: dict[str, Any], engine: Engine) -> Iterator[dict[str, Any]]:
         out, finished = engine.update(output, tokens)
         step |= {"out": out, "finished": finished, "free_after": engine.free}
         yield step
-        # The same two ends as hwtune.domain.scheduler.progress.
-        idle = 0 if step["total"] or finished else idle + 1
-        hopeless = idle >= _PATIENCE
-        outgrown = None if out else outgrown
-        if step["preempted"] and not step["running"]:
-            hopeless = outgrown == step["preempted"][-1]
-            outgrown = step["preempted"][-1]
+        hopeless = ends.hopeless(step)
         if hopeless and not arrivals and engine.scheduler.has_unfinished_requests():
             return
 

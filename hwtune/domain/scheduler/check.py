@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from hwtune.domain.errors import InputError
 from hwtune.domain.scheduler.rules import Rules
@@ -28,11 +29,12 @@ def check_scenario(scenario: Scenario, rules: Rules) -> None:
     Raises:
         InputError: the first thing that cannot, by its name.
     """
-    problems = (
-        *_config_problems(scenario.config),
-        *_version_problems(scenario, rules),
-        *_pool_problems(scenario),
-        *_request_problems(scenario.requests),
+    problems = chain(
+        _config_problems(scenario.config),
+        _version_problems(scenario, rules),
+        _pool_problems(scenario),
+        _caching_problems(scenario),
+        _request_problems(scenario.requests),
     )
     for problem in problems:
         raise InputError(problem)
@@ -73,6 +75,8 @@ def _speculation_problems(speculation: Speculation) -> Iterator[str]:
     for name, values in (("accept", speculation.accepted), ("draft_lens", speculation.drafted)):
         if values is not None and (not values or min(values) < 0):
             yield f"{name} must be a list of numbers from 0 up, with at least one"
+    if max(speculation.drafted or (0,)) > speculation.num_tokens:
+        yield f"draft_lens must not be above k, {speculation.num_tokens}: no drafter proposes more"
 
 
 def _version_problems(scenario: Scenario, rules: Rules) -> Iterator[str]:
@@ -111,14 +115,23 @@ def _pool_problems(scenario: Scenario) -> Iterator[str]:
         yield "there must be at least one cache group"
     for group in scenario.groups:
         yield from _group_problems(group)
-    sizes = [group.block_size_tokens for group in scenario.groups]
-    unit, retention = scenario.prefix_match_tokens, scenario.config.retention_tokens
+
+
+def _caching_problems(scenario: Scenario) -> Iterator[str]:
+    groups, config = scenario.groups, scenario.config
+    sizes = [group.block_size_tokens for group in groups]
+    unit, retention = scenario.prefix_match_tokens, config.retention_tokens
     if unit is not None and (unit < 1 or any(size % unit for size in sizes)):
         yield f"prefix_match_unit {unit} must divide every group's block size"
     if unit is not None and len(sizes) == 1 and unit != sizes[0]:
         yield f"prefix_match_unit {unit}: with one cache group it can only be its block size"
     if retention and (retention < 0 or retention % math.lcm(*sizes)):
         yield f"retention {retention} must be a multiple of all block sizes ({math.lcm(*sizes)})"
+    if retention and all(group.kind == "full" for group in groups):
+        yield f"retention {retention}: only sliding-window and mamba groups have one; set it to 0"
+    unaligned = any(group.kind == "mamba" and group.mode != "align" for group in groups)
+    if config.prefix_caching and unaligned and len(set(sizes)) > 1:
+        yield "prefix_caching beside mamba groups of another block size needs their mode align"
 
 
 def _group_problems(group: CacheGroup) -> Iterator[str]:

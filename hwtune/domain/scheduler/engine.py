@@ -287,12 +287,25 @@ class Engine:
         if self._pads(live, hit, plan, tokens):
             # A lone token beside verifications is padded, so that all rows are equally long.
             padded = 1 + self._setup.num_drafts
+            if 0 < plan.long_prefill < padded:
+                return self._cut_padding(plan.long_prefill, room)
             return padded if padded <= room else 0
         if 0 < plan.long_prefill < tokens:
             tokens = plan.long_prefill
         if not self._config.chunked_prefill and tokens > room:
             return 0
         return min(tokens, room)
+
+    def _cut_padding(self, most: int, room: int) -> int:
+        """A threshold below 1 + K takes the padding off, where vLLM can bear that at all."""
+        if self._setup.rules.drops_cut_padding and self._setup.split:
+            return 1 if room > self._setup.num_drafts else 0
+        message = (
+            f"long_prefill_token_threshold {most} is below the {1 + self._setup.num_drafts} tokens"
+            f" of a verification: vLLM {self._config.vllm_version} fails where a request has one"
+            " token left to compute"
+        )
+        raise InputError(message)
 
     def _pads(self, live: Live, hit: Hit, plan: Plan, tokens: int) -> bool:
         drafts = self._setup.num_drafts

@@ -108,11 +108,12 @@ class Live:
         self.tables = [Table() for _ in range(num_groups)]
         self.owner: object = order
         self.prefix_owner: object = request.prefix_id
-        self.prefix_len = request.prefix_len if request.prefix_id is not None else 0
         self.names = request.prefix_names
         self.name_tokens = request.prefix_name_tokens
+        shared = request.prefix_len if request.prefix_id is not None else 0
         if self.names:
-            self.prefix_len = min(len(self.names) * self.name_tokens, request.prompt_len)
+            shared = len(self.names) * self.name_tokens
+        self.prefix_len = min(shared, request.prompt_len)
 
     def ease(self, tick: int, steps: int) -> None:
         """From now on for ``steps`` ticks the request gains a token per step and nothing else.

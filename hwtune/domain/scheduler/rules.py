@@ -30,6 +30,8 @@ class Rules:
     """Ends of shared prefixes that a sparse group has not cached are noticed and kept."""
     pads_verifications: bool = False
     """A lone token admitted beside verifications is padded with drafts."""
+    drops_cut_padding: bool = False
+    """Align mode: padding that does not fit whole is left out."""
     watermark: bool = False
     retires_processed: bool = False
     """Blocks leave a window once the output of their step is processed, not once scheduled."""
@@ -97,6 +99,7 @@ _V032 = replace(
     newest_budgets=True,
     long_prefill_alone=False,
     retention=True,
+    drops_cut_padding=True,
     clears_gaps=True,
     resumes_before_last=True,
 )
