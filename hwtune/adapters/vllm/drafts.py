@@ -14,9 +14,10 @@ _PREFILLING = "hwtune_any_prefilling"
 
 def speculative_tokens() -> int:
     """K of the server whose layers are being built; 0 without speculative decoding."""
-    from vllm.config import get_current_vllm_config_or_none
+    from vllm import config as vllm_config
 
-    config = get_current_vllm_config_or_none()
+    current = getattr(vllm_config, "get_current_vllm_config_or_none", None)  # not before 0.18
+    config = (current or vllm_config.get_current_vllm_config)()
     return 0 if config is None else drafts_of(config)
 
 
