@@ -193,7 +193,11 @@ def _finish(session: Session, ready_timeout_s: float, delivery: Delivery) -> Non
     comparison = session.judge(judged=judged_by(delivery.rules)) if session.begun else None
     no = True
     if comparison is not None:
-        session.write(comparison, to_markdown(comparison), page_of(session, comparison))
+        try:
+            session.write(comparison, to_markdown(comparison), page_of(session, comparison))
+        except HwtuneError as caught:
+            # A full disk must not keep the answer of hours from being shown.
+            error = error or caught
         no = deliver(comparison, delivery)
     if session.begun:
         _say_what_is_missing(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -53,12 +54,26 @@ class RequestJournal:
             raise _unwritable(self._path, error) from None
 
     def sync(self) -> None:
-        """Waits until everything written so far would survive a power cut."""
-        os.fsync(self._file.fileno())
+        """Waits until everything written so far would survive a power cut.
+
+        Raises:
+            ExternalFailureError: the disk refuses.
+        """
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
 
     def close(self) -> None:
-        """For ``contextlib.closing``."""
-        self._file.close()
+        """For ``contextlib.closing``.
+
+        Raises:
+            ExternalFailureError: the disk refuses what a failed ``append`` left behind.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> ExternalFailureError:
@@ -155,6 +170,8 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise _unwritable(path, error) from None
 
 

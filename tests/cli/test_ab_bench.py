@@ -57,6 +57,13 @@ def test_a_run_writes_its_files_and_says_what_the_answer_is(tmp_path: Path) -> N
     assert {m["verdict"]["kind"] for m in comparison["tiers"][0]["metrics"]} == {"slower"}
 
 
+def test_a_result_that_cannot_be_written_is_shown_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "run" / "report.html").mkdir(parents=True)
+    result = _serve(tmp_path / "run", FAST)
+    assert "Tier 100-200" in result.stdout
+    assert _status(result) == 6 and "report.html" in str(result.exception)
+
+
 def test_progress_goes_to_stderr_and_the_result_alone_to_stdout(tmp_path: Path) -> None:
     result = _serve(tmp_path / "run", FAST, "--format", "json")
     data = json.loads(result.stdout)

@@ -16,7 +16,7 @@ from hwtune.adapters.load.mock_frames import Behaviour
 from hwtune.adapters.load.mock_thread import running_mock
 from hwtune.adapters.load.requests import Request
 from hwtune.domain.bench import FailureReason, RequestRecord
-from hwtune.domain.errors import InputError
+from hwtune.domain.errors import ExternalFailureError, InputError
 
 QUICK = Behaviour(ttft_s=0.002, tpot_s=0.0002)
 
@@ -128,6 +128,28 @@ def test_a_server_that_is_not_there_is_a_connect_error() -> None:
         pass
     records = _run(url, count=3)
     assert [record.failure for record in records] == ["connect error"]
+
+
+def test_a_name_that_no_host_can_have_is_a_connect_error() -> None:
+    (record,) = _run("http://a..b:80")
+    assert record.failure == "connect error" and "idna" in record.detail
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_record_that_cannot_be_kept_ends_the_load(count: int) -> None:
+    """Also the last one, which is kept while nothing else is left to do."""
+
+    def refuse(record: RequestRecord) -> None:
+        raise ExternalFailureError(f"no room for {record.prompt}")
+
+    with running_mock(QUICK) as (url, _), pytest.raises(ExternalFailureError, match="no room"):
+        run_load(
+            parse_endpoint(url),
+            _requests(count),
+            concurrency=1,
+            timeout_s=5.0,
+            on_record=refuse,
+        )
 
 
 def test_a_server_that_dies_in_mid_answer_ends_the_load() -> None:

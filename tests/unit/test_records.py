@@ -18,6 +18,7 @@ from hwtune.io.records import (
     read_design,
     read_requests,
     write_design,
+    write_text,
 )
 
 DESIGN = Design(
@@ -199,3 +200,22 @@ def test_a_config_without_a_vocabulary_is_named(tmp_path: Path, text: str) -> No
 
 def test_a_name_that_is_not_local_has_no_vocabulary_here() -> None:
     assert read_vocab_size("Qwen/Qwen3.5-27B") is None
+
+
+def test_a_full_disk_is_one_line_with_the_file_in_it(tmp_path: Path) -> None:
+    """/dev/full takes nothing: neither the record nor what close() would still write."""
+    journal = RequestJournal(tmp_path)
+    journal.close()
+    (tmp_path / "requests.jsonl").unlink()
+    (tmp_path / "requests.jsonl").symlink_to("/dev/full")
+    journal = RequestJournal(tmp_path)
+    for refused in (lambda: journal.append(_record(0)), journal.close):
+        with pytest.raises(ExternalFailureError, match=r"requests\.jsonl: No space left"):
+            refused()
+
+
+def test_what_could_not_be_written_leaves_no_half(tmp_path: Path) -> None:
+    (tmp_path / "design.json").mkdir()
+    with pytest.raises(ExternalFailureError, match="cannot write"):
+        write_text(tmp_path / "design.json", "{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["design.json"]

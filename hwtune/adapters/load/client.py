@@ -96,14 +96,17 @@ class _Load:
             else:
                 workers = range(min(concurrency, len(self._waiting)))
                 await asyncio.gather(*(self._work() for _ in workers))
+            if reader.done():
+                # It ends by itself only when a record could not be kept.
+                reader.result()
             reader.cancel()
         finally:
             # Also after Ctrl-C: what has ended is recorded.
             ticker.cancel()
-            while self._finished:
-                self._record_one()
             for connection in self._connections:
                 connection.close()
+            while self._finished:
+                self._record_one()
         return LoadReport(worst_lag_s=max((end - start for start, end in self._lags), default=0.0))
 
     async def _connect(self, count: int) -> None:

@@ -191,7 +191,8 @@ class Connection:
             _, self._stream = await asyncio.wait_for(connecting, self._connect_timeout_s)
         except asyncio.TimeoutError:
             return f"no connection within {self._connect_timeout_s:g} s"
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # UnicodeError: a name that cannot be one of a host, such as "a..b".
             return str(error)
         return ""
 

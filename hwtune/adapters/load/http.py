@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+_HEX = re.compile(rb"[0-9A-Fa-f]{1,16}")
 
 Reads = Sequence[tuple[float, bytes]]
 
@@ -80,11 +83,12 @@ def _chunks_end(data: bytes, position: int) -> bool:
 
 
 def _chunk_size(line: bytes) -> int:
-    try:
-        return int(line.split(b";", 1)[0], 16)
-    except ValueError:
+    digits = line.split(b";", 1)[0].strip()
+    # int() takes a sign too, and a negative size would be walked for ever.
+    if not _HEX.fullmatch(digits):
         message = f"not a chunk size: {line[:20]!r}"
-        raise MalformedResponseError(message) from None
+        raise MalformedResponseError(message)
+    return int(digits, 16)
 
 
 def body_pieces(reads: Reads, head: Head) -> Iterator[tuple[float, bytes]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from hwtune.adapters.load.exchange import Exchange
 from hwtune.adapters.load.http import Head, MalformedResponseError, body_pieces, parse_head
 from hwtune.domain.bench import FailureReason
+
+_Kind = TypeVar("_Kind")
 
 
 class StreamFailure(Exception):
@@ -112,14 +114,14 @@ def _message(body: bytes) -> str:
 def _take_event(answer: Answer, time_s: float, event: bytes) -> None:
     try:
         data = json.loads(event)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = f"not JSON: {event[:60]!r}"
         _fail("malformed response", message)
     if not isinstance(data, dict):
         _fail("malformed response", f"not an object: {event[:60]!r}")
     if data.get("error"):
         _fail("error event", _message(event))
-    answer.model = data.get("model") or answer.model
+    answer.model = _of(str, data, "model") or answer.model
     carries_token = _take_choice(answer, data)
     usage = data.get("usage")
     if _take_usage(answer, usage, bool(data.get("choices")), carries_token):
@@ -129,16 +131,31 @@ def _take_event(answer: Answer, time_s: float, event: bytes) -> None:
 
 def _take_choice(answer: Answer, data: dict[str, Any]) -> bool:
     """Keeps text and finish reason; whether the chunk has content (not only a role)."""
-    choices = data.get("choices")
+    choices = _of(list, data, "choices")
     if not choices:
         return False
-    choice = choices[0]
-    delta = choice.get("delta") or choice
-    content = delta.get("text") or delta.get("content") or ""
-    reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+    choice = _of(dict, {"choice": choices[0]}, "choice") or {}
+    delta = _of(dict, choice, "delta") or choice
+    content = _of(str, delta, "text") or _of(str, delta, "content") or ""
+    reasoning = _of(str, delta, "reasoning_content") or _of(str, delta, "reasoning") or ""
     answer.texts.append(reasoning + content)
-    answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+    answer.finish_reason = _of(str, choice, "finish_reason") or answer.finish_reason
     return bool(content or reasoning or delta.get("tool_calls"))
+
+
+def _of(kind: type[_Kind], data: dict[str, Any], key: str) -> _Kind | None:
+    """A field that may be null or absent, and else is what the API says."""
+    value = data.get(key)
+    if value is not None and not isinstance(value, kind):
+        _fail("malformed response", f"{key} is {str(value)[:60]!r}")
+    return value
+
+
+def _counted(usage: dict[str, Any], key: str, before: int | None) -> int | None:
+    count = _of(int, usage, key)
+    if count is not None and count < 0:
+        _fail("malformed response", f"{key} is {count}")
+    return before if count is None else count
 
 
 def _take_usage(answer: Answer, usage: object, has_choice: bool, has_content: bool) -> bool:
@@ -150,11 +167,10 @@ def _take_usage(answer: Answer, usage: object, has_choice: bool, has_content: bo
     if not isinstance(usage, dict):
         return has_content
     before = answer.output_tokens or 0
-    answer.prompt_tokens = usage.get("prompt_tokens", answer.prompt_tokens)
-    answer.output_tokens = usage.get("completion_tokens", answer.output_tokens)
-    cached = usage.get("prompt_tokens_details")
-    if isinstance(cached, dict):
-        answer.cached_tokens = cached.get("cached_tokens", answer.cached_tokens)
+    answer.prompt_tokens = _counted(usage, "prompt_tokens", answer.prompt_tokens)
+    answer.output_tokens = _counted(usage, "completion_tokens", answer.output_tokens)
+    cached = _of(dict, usage, "prompt_tokens_details") or {}
+    answer.cached_tokens = _counted(cached, "cached_tokens", answer.cached_tokens)
     grown = (answer.output_tokens or 0) > before
     return has_content or (has_choice and grown)
 
