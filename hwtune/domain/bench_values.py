@@ -38,9 +38,12 @@ def metrics_of(design: Design) -> tuple[Metric, ...]:
 def itls_s(record: RequestRecord) -> list[float]:
     """The gap before each token after the first chunk: what a chunk waited, over its tokens.
 
-    Where the server does not tell how many tokens a chunk carries, all chunks carry alike.
+    Where the server does not tell how many tokens a chunk carries, all chunks carry alike. An answer
+    in one chunk made nobody wait for a further token: 0, as its TPOT is.
     """
     times, counts = record.chunk_times_s, record.chunk_tokens
+    if len(times) == 1:
+        return [0.0]
     even = (record.output_tokens or 0) / max(len(times), 1)
     gaps: list[float] = []
     for index in range(1, len(times)):

@@ -13,6 +13,7 @@ _LONGEST_UNIT = 64
 _LEAST_COMPRESSED = 64
 """Characters; shorter texts are ruled by zlib's own header."""
 _SMALLEST_RATIO = 0.15
+_CHANCE = 0.01
 
 
 def is_degenerate(text: str) -> bool:
@@ -56,7 +57,8 @@ def output_gates(
 
 
 def _sane(texts: Texts) -> Gate:
-    """Red when a tenth of the prompts or more degenerate in one arm and not in the other.
+    """Red when a tenth of the prompts or more degenerate in one arm and not in the other, or fewer
+    that are too many for chance.
 
     When both arms give the same degenerate text it is the model that does so; that is said, and
     it does not make the arms incomparable.
@@ -71,10 +73,21 @@ def _sane(texts: Texts) -> Gate:
         for flag, (first, second) in zip(flags, texts, strict=True)
     )
     shown = f"baseline {counts[0]}, candidate {counts[1]} of {len(texts)} answers"
-    if differing * 10 >= len(texts):
+    if differing * 10 >= len(texts) or _more_than_chance(flags):
         problem = f"output degenerate (empty, or one unit repeated to the end): {shown}"
         return Gate(name=name, state="failed", evidence=problem)
     if odd := other_kind(texts):
         return Gate(name=name, state="failed", evidence=odd)
     same = " (the same text in both arms)" if any(counts) else ""
     return Gate(name=name, state="passed", evidence=f"degenerate: {shown}{same}")
+
+
+def _more_than_chance(flags: Sequence[tuple[bool, bool]]) -> bool:
+    """Whether answers degenerate in the candidate alone more often than in the baseline alone.
+
+    McNemar's exact test, one-sided, at 1 %: seven against none.
+    """
+    from scipy import stats
+
+    alone = [sum(flag == side for flag in flags) for side in ((True, False), (False, True))]
+    return float(stats.binom.sf(alone[1] - 1, sum(alone), 0.5)) < _CHANCE if alone[1] else False

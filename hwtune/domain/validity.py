@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from hwtune.domain.bench import ArmProof, Gate, RequestRecord
+from hwtune.domain.bench import ARMS, ArmProof, Gate, RequestRecord
 from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.outputs import output_gates
 from hwtune.domain.partings import Texts
+from hwtune.domain.stats import interval_of_mean, mean
+
+_FEWEST_TEXTS = 6
+_OTHER_LENGTH = 1.25
+"""Ratio of characters. Texts of one model by equal tokens are equally long within a few per cent."""
 
 Pair = tuple[RequestRecord, RequestRecord]
 """Baseline and candidate record of the same prompt."""
@@ -63,6 +69,8 @@ def tier_gates(
             [first.output_tokens or 0 for first, _ in pairs],
             repeats,
         ),
+        _as_long(pairs),
+        _streamed(records),
         _client_on_time(records),
     )
 
@@ -122,6 +130,45 @@ def _output_tokens(pairs: Sequence[Pair], output_tokens: int) -> Gate:
     count = f"{min(asked)} " if len(asked) == 1 else ""
     problem = f"{wrong} answers do not have the {count}tokens asked for"
     return gate(unequal.name, problem, "")
+
+
+def _as_long(pairs: Sequence[Pair]) -> Gate:
+    """Red when as many tokens make much less, or more, text: a stream that goes silent, say."""
+    name = "text as long as its tokens"
+    logs = [
+        math.log((1 + len(second.text)) / (1 + len(first.text)))
+        for first, second in pairs
+        if first.output_tokens == second.output_tokens
+    ]
+    if len(logs) < _FEWEST_TEXTS:
+        return Gate(name=name, state="not checked", evidence=f"{len(logs)} answers, too few")
+    low, high = interval_of_mean(logs, 0.99)
+    shown = f"candidate / baseline {math.exp(mean(logs)):.2f} in characters, for as many tokens"
+    problem = max(low, -high) > math.log(_OTHER_LENGTH)
+    return gate(name, shown if problem else "", shown)
+
+
+def _streamed(records: Sequence[RequestRecord]) -> Gate:
+    """Red when most answers of an arm came at once: then TTFT is E2EL, and TPOT is nothing."""
+    answered = [record for record in records if record.failure is None and not unusable(record)]
+    problems = []
+    for arm in ARMS:
+        mine = [record for record in answered if record.arm == arm]
+        at_once = sum(_tokens_at_first(r) * 2 > (r.output_tokens or 0) for r in mine)
+        if at_once * 2 > len(mine):
+            problems.append(f"{arm}: {at_once} of {len(mine)} answers came, most of them, at once")
+    shown = f"{len(answered)} answers came token by token"
+    return checked("answers streamed", "; ".join(problems), shown, len(answered))
+
+
+def _tokens_at_first(record: RequestRecord) -> float:
+    """Tokens that were there when the first was."""
+    times = record.chunk_times_s
+    even = (record.output_tokens or 0) / max(len(times), 1)
+    counts = record.chunk_tokens or [even] * len(times)
+    # One token is always there; two of an answer of three are no sign.
+    together = sum(count for time, count in zip(times, counts, strict=True) if time <= times[0])
+    return together if together > 2 else 1
 
 
 def _client_on_time(records: Sequence[RequestRecord]) -> Gate:

@@ -48,6 +48,10 @@ FASTER: dict[str, Any] = {"ttft_s": 0.0005, "tpot_s": 0.00005}
             "found in the prefix cache: baseline 0.0 % of tokens, candidate 100.0 %",
         ),
         (Behaviour(cache_hits=True, **FASTER), "found in the prefix cache"),
+        (
+            Behaviour(tokens_per_chunk=32, ttft_s=0.002),
+            "12 of 12 answers came, most of them, at once",
+        ),
         (Behaviour(fault="error event", fault_every=5, **FASTER), "error event"),
         (Behaviour(fault="zero tokens", fault_every=5, **FASTER), "zero tokens"),
         (Behaviour(fault="error body", fault_every=5, **FASTER), "error body"),

@@ -11,7 +11,7 @@ import pytest
 from hwtune.domain.bench import ARMS, ArmProof, Comparison, RequestRecord
 from hwtune.domain.bench_metrics import Goal
 from hwtune.domain.compare import compare
-from hwtune.domain.outputs import is_degenerate
+from hwtune.domain.outputs import is_degenerate, output_gates
 from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Design, Tier, prompts_in_pair
 
@@ -110,6 +110,9 @@ def test_too_few_blocks_get_no_verdict_however_clear_they_look() -> None:
     assert "needs 6 blocks" in result.verdict.text
 
 
+_SENTENCE = "The quick brown fox jumps over the lazy dog, and nine wizards box with jugs of liquor."
+
+
 def _fail_one(record: RequestRecord) -> RequestRecord:
     if (record.arm, record.pair, record.prompt) != ("candidate", 3, 0):
         return record
@@ -132,6 +135,18 @@ def _fail_one(record: RequestRecord) -> RequestRecord:
         (_candidate(ttft_s=0.0), "ttft_s is 0.0"),
         (_candidate(chunk_times_s=(0.1, -0.1)), "chunk_times_s[1] is -0.1"),
         (_candidate(prompt_id="other"), "20 of 20 prompts differ"),
+        (
+            _candidate(e2el_s=0.1, ttft_s=0.1, chunk_times_s=(0.1,)),
+            "answers streamed: candidate: 20 of 20 answers came, most of them, at once",
+        ),
+        (
+            _candidate(chunk_times_s=(0.1, 0.1, 0.2), chunk_tokens=(1, 12, 3)),
+            "answers streamed: candidate: 20 of 20",
+        ),
+        (
+            lambda r: replace(r, text=_SENTENCE[: 80 if r.arm == "baseline" else 50]),
+            "text as long as its tokens: candidate / baseline 0.63 in characters",
+        ),
     ],
 )
 def test_a_red_gate_prints_no_speed_up(change: Change, reason: str) -> None:
@@ -141,6 +156,17 @@ def test_a_red_gate_prints_no_speed_up(change: Change, reason: str) -> None:
     for result in comparison.tiers[0].metrics:
         assert result.ratio is None and result.interval is None and result.change_pct is None
         assert reason in result.verdict.text
+
+
+def test_a_share_of_broken_answers_below_a_tenth_is_found_where_it_is_no_chance() -> None:
+    sane = [(_SENTENCE, _SENTENCE)] * 95
+    both = [("!" * 40, "?" * 40)]
+
+    def state(candidate_alone: int, baseline_alone: int) -> str:
+        alone = [(_SENTENCE, "!" * 60)] * candidate_alone + [("!" * 60, _SENTENCE)] * baseline_alone
+        return output_gates([*sane, *both, *alone])[0].state
+
+    assert [state(6, 0), state(7, 0), state(7, 2)] == ["passed", "failed", "passed"]
 
 
 def test_a_failed_marker_voids_every_tier() -> None:
@@ -163,7 +189,7 @@ def test_the_same_degenerate_text_in_both_arms_is_the_models_and_is_said() -> No
 
 
 def test_text_agreement_is_shown_and_is_not_a_gate() -> None:
-    records = _records(change=_candidate(text="answer that parts later", text_sha256="b"))
+    records = _records(change=_candidate(text="answer apart", text_sha256="b"))
     comparison = compare(DESIGN, records, ())
     assert comparison.tiers[0].text_agreement == 0.0
     assert not comparison.red_gates
