@@ -7,6 +7,7 @@ process that waited for it. The last one is the least informative. Rules:
   same process;
 * an exception that only says that another process failed is a *wrapper*;
 * a traceback logged by the code that serves requests is a request's error, not the server's;
+* one of Python's own tidying up, of its logging or of vLLM's usage report ends nothing;
 * what a server prints after it was asked to stop is its way of stopping, not a cause.
 """
 
@@ -32,6 +33,10 @@ _WRAPPERS = (
     "Worker failed with error",
     "Executor failed",
     "cancelled",
+    "unhandled errors in a TaskGroup",
+    "Worker proc ",
+    "Worker VllmWorkerProcess pid ",
+    "Engine core proc ",
 )
 _MAIN_GAVE_UP = re.compile(
     r"(?:\w+: )?(?:Engine core initialization failed|Engine process failed to start)"
@@ -50,6 +55,12 @@ _LOOKS_LIKE_EXCEPTION = re.compile(r"(?:Error|Exception|Failure|Timeout|Exit|Int
 _FRAME = re.compile(
     r"""\s{1,20}File "(?:[^"]{0,300}/)?(?P<where>[^"/]{1,100}", line \d+, in \S{1,100})"""
 )
+_ASIDE = re.compile(
+    r"""/(?:usage/usage_lib|multiprocessing/resource_tracker)\.py", line \d+, in """
+)
+"""A frame that tells that the traceback ends nothing."""
+_ASIDE_FIRST = re.compile(r"""/logging/\w+\.py", line \d+, in emit$|, in __del__$""")
+"""The same, as the outermost frame: of "Logging error" and of "Exception ignored in"."""
 _DETAIL = re.compile(r"^\s{1,8}\S")
 _MAX_TEXT = 500
 _MAX_AGE = 2000
@@ -76,8 +87,20 @@ class _Open:
     """Innermost frame so far, for exceptions without a text."""
     age: int = 0
     """Lines since its last line; a traceback that never ends is given up."""
+    aside: bool = False
+    """Whether a frame told that it ends nothing."""
     interrupted: bool = False
     """Lines of another program stood between its own."""
+
+    def see(self, text: str) -> None:
+        """Takes an indented line, which may be a frame."""
+        frame = _FRAME.match(text)
+        if frame is None:
+            return
+        text = text.rstrip()
+        first = not self.frame and _ASIDE_FIRST.search(text)
+        self.aside = self.aside or bool(first or _ASIDE.search(text))
+        self.frame = frame["where"]
 
 
 @dataclass(slots=True)
@@ -128,8 +151,7 @@ class FailureTracker:
             return
         if line.message[:1] in ("", " ", "\t", "^", "|"):
             opened.age = 0
-            frame = _FRAME.match(line.message)
-            opened.frame = frame["where"] if frame else opened.frame
+            opened.see(line.message)
             return
         match = _EXCEPTION.match(line.message.rstrip())
         if match is None or not _may_end(match["name"], opened):
@@ -150,6 +172,8 @@ class FailureTracker:
 
     def _close(self, line: LogLine, place: Place, opened: _Open, match: re.Match[str]) -> None:
         if match["name"].rsplit(".", 1)[-1] in _STOPPED or match["name"] in _STOPPED:
+            return
+        if opened.aside:
             return
         if opened.source and _REQUEST_FILES.match(opened.source):
             self.request_errors += 1

@@ -24,6 +24,8 @@ ACCESS, REQUEST = b" HTTP/1.", b"POST /"
 _START_BYTES = AFTER - len(HEADER_END)
 _MAX_KNOWN = 50_000
 _FEW = 12
+_ERROR, _TRACEBACK = b"ERROR ", b"Traceback (most recent call last):"
+"""Of an error any words may stand before its traceback in the same line, so none is dull."""
 _ALWAYS = ("Traceback (most recent call last):", "hwtune[")
 _LEVELS = (b"DEBUG ", b"INFO ", b"WARNING ", b"ERROR ", b"CRITICAL ")
 _PREFIX = (b" ", b"\t", b"(", b"[")
@@ -61,6 +63,8 @@ class LineFilter:
             if search is None:
                 if b"hwtune[" in raw:
                     return True
+                if _ERROR in raw:
+                    return _TRACEBACK in raw
                 if len(self.dull) < _MAX_KNOWN and not start.startswith(b"hwtune"):
                     self.dull.add(key)
                 return False

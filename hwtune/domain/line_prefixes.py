@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d{0,9}(?:Z|[+-]\d\d:?\d\d)?"
+_CLOCK = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 _HOST_AND_PROGRAM = (
     r"\S{1,80} (?!(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL):)[\w.@/-]{1,80}(?:\[\d+\])?: "
 )
@@ -35,10 +36,14 @@ _KNOWN = (
     re.compile(r" {1,8}\| "),
     # kubectl logs --prefix: [pod/name/container] message
     re.compile(r"\[pod/[^\]]{1,200}\] "),
+    # Fluentd's file output: 2026-05-01 10:00:00 +0000 tag: {"log": "message"}
+    re.compile(rf"{_CLOCK} [+-]\d{{4}} [\w.*-]{{1,120}}: (?=\{{)"),
     # torchrun and srun --label: [rank0]: message, [default0]:message, 12: message
     re.compile(r"\[(?:rank|default)\d{1,5}\]: ?"),
     re.compile(r" {0,5}\d{1,5}: "),
 )
+_CAPTURED = re.compile(rf"{_CLOCK} \| (?:INFO|ERROR) \| (?:stdout|stderr) \| ")
+"""FastChat's logger, which takes over what others print; it looks like a header, and is none."""
 _MAX_KNOWN = 3
 """Known prefixes that may stand one after the other."""
 _MAX_LEARNT = 16
@@ -49,6 +54,8 @@ _GAP = " *"
 
 def strip_known(text: str, *, until: re.Pattern[str]) -> str:
     """Takes known prefixes off, but nothing that begins a logger's header (``until``)."""
+    captured = _CAPTURED.match(text)
+    text = text[captured.end() :] if captured else text
     for _ in range(_MAX_KNOWN):
         for pattern in _KNOWN:
             match = pattern.match(text)

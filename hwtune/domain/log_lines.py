@@ -22,6 +22,8 @@ _ANSI = re.compile(
 _ANSI_REST = re.compile(
     r"(?<![0-9a-fA-F])\[(?:0;)?\d{1,2}(?:;\d{1,3}){0,4}m(?=[(\s])|(?<=\))\[0(?:;0)?m"
 )
+_ANSI_SPELT = re.compile(r"(?:\\(?:x1[bB]|u001[bB]|033|e)|#033|\^\[|\u241b|\ufffd)\[[\d;]{0,20}m")
+"""The escape byte as collectors and editors write it: ``\\x1b``, rsyslog's ``#033``, ``^[``."""
 _PROCESS = re.compile(
     r"\((?P<name>[A-Za-z_][\w :.-]{0,60}?) ?(?P<ids>(?:rank=\d+ )?pid=\d+[^()]{0,60})\) ?"
 )
@@ -60,6 +62,8 @@ def strip_colours(text: str) -> str:
     """Removes terminal escape sequences, also those whose escape byte was lost on the way."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
+    if "m(" in text or "m " in text:
+        text = _ANSI_SPELT.sub("", text)
     if "m(" in text or ")[0" in text or text.startswith("["):
         text = _ANSI_REST.sub("", text)
     return text
