@@ -206,3 +206,75 @@ def test_an_error_line_alone_is_no_failure() -> None:
 def test_the_same_failure_is_kept_once() -> None:
     lines = _traceback(ENGINE, "ValueError: twice")
     assert len(_evidence(*lines, *lines).failures) == 1
+
+
+OLD_WORKER = "(VllmWorkerProcess pid=760) ERROR 07-24 08:26:01 multiproc_worker_utils.py:226] "
+FILE = '  File "/opt/x/{}", line 7, in {}'
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        f"{OLD_WORKER}Exception in worker VllmWorkerProcess: no link, Traceback (most recent call last):",
+        f"{ENGINE}EngineCore hit an exception: Traceback (most recent call last):",
+    ],
+)
+def test_a_traceback_may_begin_behind_other_words_of_its_line(opening: str) -> None:
+    """Reading whole blocks passes over dull lines; this one is none, whatever its first words."""
+    head = opening[: opening.index("] ") + 2]
+    more = [f"{head}{FILE.format('a.py', 'run')}", f"{head}ValueError: real"]
+    dull = f"{head}Exception in worker VllmWorkerProcess while it starts"
+    block = "\n".join([dull, opening, *more]).encode()
+    collector = EvidenceCollector(load_markers())
+    collector.feed_blocks("x.log", iter([(1, block)]))
+    assert collector.evidence().value("first_error") == "ValueError: real"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (("logging/__init__.py", "emit"), ("logging/__init__.py", "format")),
+        (("x.py", "__del__"), ("y.py", "close")),
+        (("threading.py", "run"), ("usage/usage_lib.py", "_report_usage_worker")),
+        (("multiprocessing/resource_tracker.py", "main"), None),
+    ],
+)
+def test_tracebacks_that_end_nothing_are_no_cause(
+    outer: tuple[str, str], inner: tuple[str, str] | None
+) -> None:
+    frames = [FILE.format(*frame) for frame in (outer, inner) if frame]
+    aside = ["Traceback (most recent call last):", *frames, "KeyError: 'aside'"]
+    assert _evidence(*aside).value("first_error") is None
+    cause = first_cause(_evidence(*aside, *_traceback(ENGINE, "ValueError: real")))
+    assert cause is not None
+    assert cause.text == "ValueError: real"
+
+
+def test_the_same_frames_further_in_are_those_of_a_cause() -> None:
+    frames = [FILE.format("core.py", "run"), FILE.format("x.py", "__del__")]
+    evidence = _evidence("Traceback (most recent call last):", *frames, "KeyError: 'k'")
+    assert evidence.value("first_error") == "KeyError: 'k'"
+
+
+def test_a_group_of_exceptions_is_named_by_what_it_holds() -> None:
+    evidence = _evidence(
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/a.py", line 3, in f',
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "/a.py", line 3, in f',
+        "    | ValueError: inside",
+        "    +------------------------------------",
+    )
+    assert evidence.value("first_error") == "ValueError: inside"
+
+
+def test_a_process_that_died_silently_counts_only_where_nothing_says_why() -> None:
+    died = f"{ENGINE}Worker proc VllmWorker-1 died unexpectedly, shutting down executor."
+    silent = first_cause(_evidence(died))
+    assert silent is not None
+    assert silent.text.startswith("Worker proc VllmWorker-1 died")
+    told = first_cause(_evidence(died, *_traceback(WORKER, "ValueError: real")))
+    assert told is not None
+    assert told.text == "ValueError: real"

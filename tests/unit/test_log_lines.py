@@ -49,6 +49,14 @@ SHAPES = {
     "colours in docker's json": json.dumps(
         {"log": f"\x1b[1;36m(Worker pid=9)\x1b[0;0m {HEADER}{MESSAGE}\n"}
     ),
+    "colours of rsyslog": f"#033[1;36m(Worker pid=9)#033[0;0m {HEADER}{MESSAGE}",
+    "colours in Python's words": rf"\x1b[1;36m(Worker pid=9)\x1b[0;0m {HEADER}{MESSAGE}",
+    "colours in JSON's words": rf"\u001b[1;36m(Worker pid=9)\u001b[0;0m {HEADER}{MESSAGE}",
+    "colours in the shell's words": rf"\033[1;36m(Worker pid=9)\e[0;0m {HEADER}{MESSAGE}",
+    "colours of less": f"^[[1;36m(Worker pid=9)^[[0;0m {HEADER}{MESSAGE}",
+    "fastchat": f"2024-10-14 01:39:49 | ERROR | stderr | {PLAIN}",
+    "fastchat of a rank": f"2024-10-14 01:39:49 | INFO | stdout | [rank0]: {PLAIN}",
+    "fluentd": "2026-05-01 10:00:00 +0000 docker.vllm: " + json.dumps({"log": PLAIN}),
     "prefix before json": "(Worker pid=9) " + json.dumps({"level": "INFO", "message": MESSAGE}),
 }
 
