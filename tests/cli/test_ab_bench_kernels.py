@@ -21,7 +21,6 @@ def run(*arguments: str) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("ab-bench", "kernels"), "--static"),
         ((*STATIC, "--shape", "24/4"), "--shape 24/4: expected"),
         ((*STATIC, "--shape", "24/5/256"), "24 query heads do not divide among 5"),
         ((*STATIC, "--shape", "24/0/256"), "24 query heads do not divide among 0"),
