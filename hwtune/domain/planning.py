@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hwtune.domain.deployment import Deployment
-from hwtune.domain.errors import InputError, UsageError
+from hwtune.domain.errors import InfeasibleError, InputError, UsageError
 from hwtune.domain.hardware import HardwareProfile
 from hwtune.domain.kernel import KernelSpec, LayerTraits, static_refusal
 from hwtune.domain.launch import (
@@ -97,6 +97,8 @@ def plan_launch(
     version = install.ascend_version if on_ascend else install.version
     deployment = profile_deployment(dataclasses.replace(asked, version=version), request.profile)
     candidate = request.arm == "candidate" and bool(request.profile.base_backend)
+    if candidate:
+        _refuse_mla(request)
     added = _added_flags(request, deployment, candidate)
     page = _derive(request, deployment, added, candidate)
     kernels, notes = _usable_kernels(request, deployment, page, available)
@@ -185,8 +187,26 @@ def _refuse_flags(request: ServerRequest) -> None:
             raise UsageError(message)
 
 
+def _refuse_mla(request: ServerRequest) -> None:
+    """vLLM takes a backend for MLA layers only if it says that it is one; hwtune's is none.
+
+    Raises:
+        InfeasibleError: the model's attention is multi-head latent attention.
+    """
+    if request.shape.attention.is_mla:
+        message = (
+            f"{request.model}: its attention is MLA, which hwtune's backend on top of "
+            f"{request.profile.base_backend} does not compute, so vLLM would refuse it; "
+            "use --arm baseline"
+        )
+        raise InfeasibleError(message)
+
+
 def _expected_backend(request: ServerRequest, candidate: bool) -> str | None:
     """The backend that must be in use; None where vLLM's own choice is not known beforehand."""
+    attention = request.shape.attention
+    if attention.num_layers == 0 or (attention.is_mla and request.profile.device == "cpu"):
+        return None
     if request.profile.device == "cpu":
         return request.profile.base_backend
     return CUSTOM_BACKEND if candidate else flag_value(request.flags, "--attention-backend")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hwtune.domain.errors import InputError, UsageError
+from hwtune.domain.errors import InfeasibleError, InputError, UsageError
 from hwtune.domain.launch import LaunchPlan, VllmInstall
 from hwtune.domain.planning import ServerRequest, flag_value, plan_launch, version_tuple
 from hwtune.io.model_config import load_model
@@ -28,10 +29,13 @@ def plan(
     environ: dict[str, str] | None = None,
     checked_rate: float = 0.0,
     ascend_version: str | None = None,
+    attention: dict[str, Any] | None = None,
 ) -> LaunchPlan:
+    shape = load_model(str(MODEL))
+    shape = replace(shape, attention=replace(shape.attention, **(attention or {})))
     request = ServerRequest(
         model=str(MODEL),
-        shape=load_model(str(MODEL)),
+        shape=shape,
         profile=load_profile(profile),
         profile_reference=profile,
         arm=arm,
@@ -275,3 +279,16 @@ def test_a_vllm_that_copies_nothing_more_to_ray_is_a_note() -> None:
 def test_vllm_ascend_where_there_is_no_npu_is_a_note(environ: dict[str, str], warned: bool) -> None:
     planned = plan(environ=environ, ascend_version="0.18.0")
     assert any("vllm-ascend 0.18.0 is installed" in note for note in planned.notes) is warned
+
+
+@pytest.mark.parametrize("profile", ["gfx942", "cpu"])
+def test_mla_is_refused_in_the_candidate_and_left_to_vllm_in_the_baseline(profile: str) -> None:
+    mla = {"is_mla": True, "head_size": 576, "num_kv_heads": 1, "kv_lora_rank": 512}
+    with pytest.raises(InfeasibleError, match=r"MLA.*--arm baseline"):
+        plan(profile=profile, attention=mla)
+    assert plan(profile=profile, arm="baseline", attention=mla).expect.backend is None
+
+
+def test_no_backend_is_expected_of_a_model_without_attention() -> None:
+    assert plan(profile="gfx942").expect.backend == "CUSTOM"
+    assert plan(profile="gfx942", attention={"num_layers": 0}).expect.backend is None
