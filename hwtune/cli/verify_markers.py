@@ -42,8 +42,6 @@ def verify_markers(
     Exit status: 0 all checks passed, 1 one failed, 2 usage, 3 unreadable input,
     6 the server does not answer.
     """
-    if compare is not None:
-        raise typer.Exit(_compare(compare, allow, form))
     asked = _Asked(
         logs=logs or [],
         run_dir=run_dir,
@@ -55,7 +53,12 @@ def verify_markers(
         require_hits=require_hits,
         start=start,
     )
+    if compare is not None:
+        _refuse_beside_compare(asked, follow=follow)
+        raise typer.Exit(_compare(compare, allow, form))
     _refuse(asked, follow=follow, timeout=timeout)
+    if allow:
+        _refuse_allow()
     evidence = _followed(asked, until, timeout) if follow else _collect(asked)
     report = _judge(asked, evidence)
     typer.echo(_render(report, evidence, form))
@@ -76,6 +79,41 @@ class _Asked:
     nonce: str | None
     require_hits: bool | None
     start: int | None
+
+
+def _refuse_beside_compare(asked: _Asked, *, follow: bool) -> None:
+    """A gate that would be passed over without a word is refused.
+
+    Raises:
+        UsageError: names the options that --compare does not look at.
+    """
+    from hwtune.domain.errors import UsageError
+
+    given = {
+        "a log": asked.logs,
+        "--run-dir": asked.run_dir,
+        "--url": asked.url,
+        "--model": asked.model,
+        "--profile": asked.profile,
+        "--expect": asked.expect,
+        "--nonce": asked.nonce,
+        "--require-hits": asked.require_hits is not None,
+        "--start": asked.start,
+        "--follow": follow,
+    }
+    unused = [name for name, value in given.items() if value]
+    if unused:
+        message = (
+            f"--compare takes two servers and only --allow beside it; leave out {', '.join(unused)}"
+        )
+        raise UsageError(message)
+
+
+def _refuse_allow() -> None:
+    from hwtune.domain.errors import UsageError
+
+    message = "--allow needs --compare"
+    raise UsageError(message)
 
 
 def _refuse(asked: _Asked, *, follow: bool, timeout: float | None) -> None:

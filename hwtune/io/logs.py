@@ -18,6 +18,8 @@ _CHUNK_BYTES = 1 << 17
 _MAX_LINE_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 _PROBE_BYTES = 8192
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""What PowerShell's ``>`` begins a file with."""
 
 
 def read_log(name: str) -> Iterator[tuple[int, bytes]]:
@@ -74,6 +76,9 @@ def _chunks(file: BufferedReader, name: str) -> Iterator[bytes]:
 
 def _refuse_binary(chunk: bytes, name: str) -> None:
     """NUL bytes do not occur in logs; a text in UTF-16 is full of them."""
+    if chunk.startswith(_UTF16):
+        message = f"{name}: the log is in UTF-16; write it anew with iconv -f UTF-16 -t UTF-8"
+        raise InputError(message)
     if b"\0" in chunk[:_PROBE_BYTES]:
         message = f"{name}: not a text log (it holds NUL bytes)"
         raise InputError(message)

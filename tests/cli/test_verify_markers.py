@@ -189,3 +189,23 @@ def test_bad_logs_never_give_a_traceback(tmp_path: Path, data: bytes, status: in
     assert done.returncode == status
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == (1 if status == 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--expect", "block_size=896"], "--expect"),
+        (["--no-require-hits"], "--require-hits"),
+        (["--url", "http://127.0.0.1:1", "--follow"], "--url, --follow"),
+        (["other.log"], "a log"),
+    ],
+)
+def test_compare_passes_over_no_question(log: Path, options: list[str], named: str) -> None:
+    """A gate beside --compare would never be looked at, and the command would say yes."""
+    with pytest.raises(UsageError, match=f"leave out {named}$"):
+        _run("--compare", str(log), str(log), *options)
+
+
+def test_allow_without_compare_is_refused(log: Path) -> None:
+    with pytest.raises(UsageError, match="--allow needs --compare"):
+        _run(str(log), "--allow", "vllm_version")

@@ -60,11 +60,12 @@ def test_an_endless_line_is_cut(tmp_path: Path) -> None:
     [
         (b"", "empty"),
         (b"\x7fELF\0\0\0", "not a text log"),
-        ("INFO hello\n".encode("utf-16"), "not a text log"),
+        ("INFO hello\n".encode("utf-16"), "in UTF-16; write it anew"),
+        ("INFO hello\n".encode("utf-16-le"), "not a text log"),
         (gzip.compress(b"some text\n" * 1000)[:-20], "cut off"),
         (gzip.compress(b"some text\n")[:10] + b"garbage garbage garbage", "damaged gzip"),
     ],
-    ids=["empty", "binary", "utf-16", "truncated gzip", "damaged gzip"],
+    ids=["empty", "binary", "utf-16", "utf-16 without its mark", "truncated gzip", "damaged gzip"],
 )
 def test_unreadable_logs(tmp_path: Path, data: bytes, message: str) -> None:
     path = _write(tmp_path, data)
