@@ -76,11 +76,10 @@ def _chunks(file: BufferedReader, name: str) -> Iterator[bytes]:
 
 def _refuse_binary(chunk: bytes, name: str) -> None:
     """NUL bytes do not occur in logs; a text in UTF-16 is full of them."""
-    if chunk.startswith(_UTF16):
-        message = f"{name}: the log is in UTF-16; write it anew with iconv -f UTF-16 -t UTF-8"
-        raise InputError(message)
     if b"\0" in chunk[:_PROBE_BYTES]:
         message = f"{name}: not a text log (it holds NUL bytes)"
+        if chunk.startswith(_UTF16):
+            message = f"{name}: the log is in UTF-16; write it anew with iconv -f UTF-16 -t UTF-8"
         raise InputError(message)
 
 
