@@ -163,7 +163,7 @@ def layer_of(text: str, page: int) -> StaticShape:
         message = f"--shape {text}: expected query heads/KV heads/head size, e.g. 24/4/256"
         raise UsageError(message)
     heads, kv_heads, size = map(int, numbers.groups())
-    if not kv_heads or heads % kv_heads:
+    if not heads or not kv_heads or heads % kv_heads:
         message = f"--shape {text}: {heads} query heads do not divide among {kv_heads} KV heads"
         raise UsageError(message)
     if not 1 <= page <= LARGEST_SIZE:

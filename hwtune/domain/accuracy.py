@@ -22,7 +22,8 @@ PARTS: tuple[Part, ...] = ("prefill", "decode")
 LEAST_POSITIONS = 100
 """Fewer positions than this decide nothing."""
 TASK_ALPHA = 0.05
-"""A task is lost when as many items lost against gained are less likely than this by chance."""
+"""A task is lost when as many items lost against gained are less likely than this by chance, over
+all tasks that can be lost together (Bonferroni): equal arms fail the gate in 1 of 20 runs at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,7 @@ def judge_accuracy(
     tasks = tuple(_score(task, baseline, candidate, items) for task in TASKS)
     all_gates = (
         *gates,
+        _same_tokens_gate(pairs),
         _finite_gate(baseline, candidate),
         _repeatable_gate(baseline, candidate),
         *(_agreement_gate(found, limits) for found in agreements),
@@ -124,6 +126,15 @@ def judge_accuracy(
         gates=all_gates,
         notes=tuple(_notes(tasks)),
     )
+
+
+def _same_tokens_gate(pairs: Sequence[tuple[Completion, Completion]]) -> Gate:
+    """Another tokenizer, or a server that names only a part of the prompt."""
+    tokens = [[[place.token for place in side.prompt] for side in pair] for pair in pairs]
+    count = sum(left != right for left, right in tokens)
+    problem = f"{count} of {len(pairs)} prompts are other tokens in the candidate" if count else ""
+    total = sum(len(left) for left, _ in tokens)
+    return checked("same prompt tokens", problem, f"{total} tokens in both arms", total)
 
 
 def _finite_gate(*arms: ArmAnswers) -> Gate:
@@ -204,13 +215,13 @@ def _score(
 
 
 def _tasks_gate(tasks: Sequence[TaskScore]) -> Gate:
-    lost = [score for score in tasks if score.p_value < TASK_ALPHA]
+    telling = [score for score in tasks if score.baseline_right]
+    lost = [score for score in telling if score.p_value < TASK_ALPHA / len(telling)]
     problem = ", ".join(
         f"{score.task}: {score.baseline_right} of {score.items} right before,"
         f" {score.candidate_right} now (p = {score.p_value:.2g})"
         for score in lost
     )
-    telling = [score for score in tasks if score.baseline_right]
     names = ", ".join(
         f"{score.task} {score.lost} lost of {score.baseline_right}" for score in telling
     )
@@ -233,8 +244,8 @@ def _verdict(agreements: Sequence[Agreement], gates: Sequence[Gate]) -> tuple[Ac
 
 
 def _is_proof(gate: Gate) -> bool:
-    """What ran is not what was claimed, so agreement or difference says nothing about it."""
-    return gate.name.startswith(("markers of", "arms differ"))
+    """What ran or was read is not what was claimed, so agreement or difference says nothing about it."""
+    return gate.name.startswith(("markers of", "arms differ", "same prompt tokens"))
 
 
 def _notes(tasks: Sequence[TaskScore]) -> list[str]:

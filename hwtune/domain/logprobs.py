@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Part = Literal["prefill", "decode"]
-_IMPOSSIBLE = -9999.0
-"""What vLLM's JSON has in place of minus infinity (entrypoints/openai, max(logprob, -9999.0))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,8 @@ def _ordered(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...
 
 
 def not_finite(completion: Completion) -> int:
-    """Positions with a NaN or an infinity that is not "impossible"."""
+    """Positions with a NaN or plus infinity. Minus infinity is an impossible token, which vLLM's
+    JSON has as -9999 (entrypoints/openai)."""
     return sum(
         any(math.isnan(value) or value == math.inf for value in _values(position))
         for position in (*completion.prompt, *completion.output)

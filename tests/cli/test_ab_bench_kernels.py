@@ -23,6 +23,7 @@ def run(*arguments: str) -> Any:
     [
         ((*STATIC, "--shape", "24/4"), "--shape 24/4: expected"),
         ((*STATIC, "--shape", "24/5/256"), "24 query heads do not divide among 5"),
+        ((*STATIC, "--shape", "0/4/256"), "0 query heads do not divide among 4"),
         ((*STATIC, "--shape", "24/0/256"), "24 query heads do not divide among 0"),
         ((*STATIC, "--page", "0"), "--page 0: must be from 1"),
     ],

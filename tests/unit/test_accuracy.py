@@ -220,6 +220,30 @@ def test_a_lost_task_differs_and_a_few_lost_items_do_not() -> None:
     assert few.tasks[0].lost_at_most == pytest.approx(0.302, abs=1e-3)
 
 
+def test_several_tasks_share_the_chance_of_a_false_loss() -> None:
+    """Five items lost of sixteen and none gained: p = 0.03 for one task, no news among four."""
+    five = _judge(_answers("candidate", right=11 / 16))
+    assert [round(score.p_value, 3) for score in five.tasks] == [0.031] * 4
+    assert five.verdict == "agrees"
+    assert _judge(_answers("candidate", right=9 / 16)).verdict == "differs"
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["fewer", "reversed"])
+def test_prompts_of_other_tokens_are_not_comparable(step: int) -> None:
+    places = tuple(dataclasses.replace(SURE, token=str(at)) for at in range(150))
+    other = places[:-1] if step > 0 else places[::-1]
+    baseline, candidate = (
+        dataclasses.replace(
+            answers,
+            completions=(dataclasses.replace(answers.completions[0], prompt=prompt),),
+        )
+        for answers, prompt in ((_answers("baseline"), places), (_answers("candidate"), other))
+    )
+    report = _judge(candidate, baseline=baseline)
+    assert report.verdict == "not comparable"
+    assert report.reason == "same prompt tokens: 1 of 1 prompts are other tokens in the candidate"
+
+
 def test_tasks_that_the_baseline_cannot_do_say_nothing() -> None:
     report = _judge(_answers("candidate", right=0), baseline=_answers("baseline", right=0))
     assert report.verdict == "agrees"
