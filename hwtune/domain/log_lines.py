@@ -28,7 +28,9 @@ _PROCESS = re.compile(
     r"\((?P<name>[A-Za-z_][\w :.-]{0,60}?) ?(?P<ids>(?:rank=\d+ )?pid=\d+[^()]{0,60})\) ?"
 )
 _RAY_PID = re.compile(r"\((?P<ids>pid=\d+[^()]{0,60})\) ?")
-_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].{0,120}$")
+_REPEATED = re.compile(
+    r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates .{0,400}|.{0,120})$"
+)
 _MAX_PREFIXES = 8
 _MAX_JSON_LINES = 400
 """Lines of one JSON message that are read; a traceback is shorter."""

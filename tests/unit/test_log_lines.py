@@ -24,6 +24,9 @@ SHAPES = {
     "journald": f"авг 18 14:14:54 host python3[28146]: {PLAIN}",
     "buildkite": f"[2026-05-01T21:11:43Z] {PLAIN}",
     "ray outside": f"(vLLMHttpServer pid=542833) {PLAIN}",
+    "ray repeated, and why": f"{PLAIN} [repeated 3x across cluster] (Ray deduplicates logs by default."
+    " Set RAY_DEDUP_LOGS=0 to disable log deduplication, or see https://docs.ray.io/en/master/"
+    "ray-observability/user-guides/configure-logging.html#log-deduplication for more options.)",
     "ray repeated": f"{PLAIN} [repeated 15x across cluster]",
     "journald short-iso": f"2026-01-12T03:04:05+0200 host vllm[42]: {PLAIN}",
     "journald short-full": f"Mon 2026-01-12 03:04:05 UTC host vllm[42]: {PLAIN}",
