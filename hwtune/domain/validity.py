@@ -12,6 +12,8 @@ from hwtune.domain.outputs import output_gates
 from hwtune.domain.partings import Texts
 from hwtune.domain.stats import interval_of_mean, mean
 
+LATE_S = 0.005
+"""Of a read or a send; shorter delays are those of any system."""
 _FEWEST_TEXTS = 6
 _OTHER_LENGTH = 1.25
 """Ratio of characters. Texts of one model by equal tokens are equally long within a few per cent."""
@@ -181,7 +183,7 @@ def _client_on_time(records: Sequence[RequestRecord]) -> Gate:
     late = [
         record
         for record, delay in zip(records, delays, strict=True)
-        if record.e2el_s is not None and delay > max(0.005, 0.1 * record.e2el_s)
+        if record.e2el_s is not None and delay > max(LATE_S, 0.1 * record.e2el_s)
     ]
     worst_ms = max(delays, default=0.0) * 1e3
     shown = f"read or sent late in {len(late)} of {len(records)} requests, at worst by {worst_ms:.0f} ms"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -26,16 +27,26 @@ PAGE_FILE = "report.html"
 class RequestJournal:
     """Appends one line per finished request and hands it to the system at once.
 
-    A half-written last line of an earlier crash is ended first, so that it spoils no new record.
+    A half-written last line of an earlier crash is ended first, so that it spoils no new record. The
+    file is locked while it is open, and by nothing that would outlive a killed process.
+
+    Raises:
+        ExternalFailureError: the file cannot be opened.
+        InputError: another process is measuring into it: both would load the servers at once.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / REQUESTS_FILE
         try:
-            torn = _ends_without_newline(self._path)
             self._file = self._path.open("a", encoding="utf-8")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            torn = _ends_without_newline(self._path)
             if torn:
                 self._file.write("\n")
+        except BlockingIOError:
+            self._file.close()
+            message = f"{run_dir}: another hwtune is measuring into it; wait for it, or end it"
+            raise InputError(message) from None
         except OSError as error:
             raise _unwritable(self._path, error) from None
 

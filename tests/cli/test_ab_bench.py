@@ -17,7 +17,7 @@ from hwtune.cli.ab_bench import app
 from hwtune.domain.errors import HwtuneError
 from hwtune.domain.workload import Design
 
-FAST = Behaviour(ttft_s=0.002, tpot_s=0.0002)
+FAST = Behaviour(ttft_s=0.002, tpot_s=0.001)
 SMALL = [
     *("--tier", "100-200", "--blocks", "6", "--prompts-per-tier", "6"),
     *("--output-tokens", "8", "--warm-up", "1", "--vocab-size", "1000", "--settle", "0"),

@@ -220,3 +220,12 @@ def test_what_could_not_be_written_leaves_no_half(tmp_path: Path) -> None:
     with pytest.raises(ExternalFailureError, match="cannot write"):
         write_text(tmp_path / "design.json", "{}")
     assert [path.name for path in tmp_path.iterdir()] == ["design.json"]
+
+
+def test_two_runs_do_not_measure_into_one_directory(tmp_path: Path) -> None:
+    with closing(RequestJournal(tmp_path)) as journal:
+        journal.append(_record(0))
+        with pytest.raises(InputError, match="another hwtune is measuring into it"):
+            RequestJournal(tmp_path)
+    with closing(RequestJournal(tmp_path)):
+        assert len(read_requests(tmp_path)) == 1
