@@ -178,7 +178,8 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        # A server's message may hold half of a surrogate pair, which UTF-8 has no bytes for.
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

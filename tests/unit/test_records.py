@@ -229,3 +229,8 @@ def test_two_runs_do_not_measure_into_one_directory(tmp_path: Path) -> None:
             RequestJournal(tmp_path)
     with closing(RequestJournal(tmp_path)):
         assert len(read_requests(tmp_path)) == 1
+
+
+def test_a_text_that_utf_8_cannot_hold_is_written_all_the_same(tmp_path: Path) -> None:
+    write_text(tmp_path / "report.md", "said \ud800")
+    assert (tmp_path / "report.md").read_text() == "said \\ud800"
