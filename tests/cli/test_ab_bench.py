@@ -254,7 +254,7 @@ def test_rules_decide_the_exit_status_and_junit_and_parquet_are_written(
     junit, parquet = tmp_path / "junit.xml", tmp_path / "table.parquet"
     options = [word for rule in rules for word in ("--fail-if", rule)]
     files = ["--junit", str(junit), "--parquet", str(parquet)]
-    slow = Behaviour(ttft_s=0.02, tpot_s=0.004)
+    slow = Behaviour(ttft_s=0.08, tpot_s=0.004)
     result = _serve(tmp_path / "run", slow, *options, *files)
     assert result.exit_code == status, result.output
     assert result.stderr.count("fail-if 100-200: ") == len(rules)
