@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_args
 
@@ -105,6 +106,7 @@ def read_scenario(record: Mapping[str, Any], version: str | None = None) -> Scen
         InputError: a key is unknown, missing, not modelled or of the wrong type; names it.
     """
     _known(record, _TOP, "")
+    _finite(record)
     kv = _object(record, "kv")
     _known(kv, ("num_blocks", "groups", "prefix_match_unit", "retention"), "kv.")
     config = _config(_object(record, "config"), kv, record.get("vllm") or version)
@@ -206,6 +208,18 @@ def _known(given: Mapping[str, Any], names: Collection[str], where: str) -> None
             raise InputError(message)
         message = f"unknown key {where}{key[:60]}; known: {', '.join(dict.fromkeys(names))}"
         raise InputError(message)
+
+
+def _finite(record: Mapping[str, Any]) -> None:
+    """The answer repeats what was given, and JSON has no NaN."""
+    for key in record:
+        if key in _ANSWERS:
+            continue
+        try:
+            json.dumps(record[key], allow_nan=False)
+        except ValueError:
+            message = f"{key}: NaN and infinity are no numbers here"
+            raise InputError(message) from None
 
 
 def _object(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -85,6 +85,9 @@ def test_vllms_own_names_are_understood() -> None:
         (record(requests=[{"id": "a", "prompt_len": 5}]), "requests[0].output_len"),
         (record(requests="all"), "requests: expected a list"),
         ({"config": CONFIG}, "no kv"),
+        (record(requests=[{**REQUEST, "prefix_id": float("nan")}]), "requests: NaN"),
+        (record(tags=[float("inf")]), "tags: NaN and infinity"),
+        (record(kv={"num_blocks": 9, "groups": [{**FULL, "mode": float("nan")}]}), "kv: NaN"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(given: dict[str, Any], named: str) -> None:
