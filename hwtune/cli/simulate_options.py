@@ -72,7 +72,9 @@ OneRequest = Annotated[
 ]
 Arrivals = Annotated[
     Path | None,
-    typer.Option(help="Trace of real arrivals: Azure or BurstGPT CSV, Mooncake JSON lines."),
+    typer.Option(
+        help="Trace of real arrivals: Azure or BurstGPT CSV, Mooncake JSON lines; - is standard input."
+    ),
 ]
 Arrival = Annotated[
     str, typer.Option(help="closed (loop at --concurrency), burst, or poisson:PER_SECOND.")

@@ -9,9 +9,13 @@ tokens per id) and Qwen-Bailian's (seconds, 16 tokens per id; it also has ``chat
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import math
 import re
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -43,11 +47,14 @@ class Trace:
 def read_trace(path: Path, limit: int | None = None) -> Trace:
     """The first ``limit`` requests of a trace file.
 
+    Args:
+        path: ``-`` is standard input; a name that ends in ``.gz`` is unpacked.
+
     Raises:
         InputError: the file cannot be read, or has none of the known forms; names the line.
     """
     try:
-        with path.expanduser().open(encoding="utf-8-sig", newline="") as file:
+        with _opened(path) as file:
             form, lines = _form(path, file)
             found: list[WorkItem] = []
             skipped = 0
@@ -58,13 +65,23 @@ def read_trace(path: Path, limit: int | None = None) -> Trace:
                     found.append(arrival)
                 if len(found) == limit:
                     break
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         message = f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(message) from None
     if not found:
         message = f"{path}: holds no request with a prompt and an answer"
         raise InputError(message)
     return Trace(items=_from_zero(found), form=form, skipped=skipped)
+
+
+def _opened(path: Path) -> TextIO:
+    """The text of a file, of a gzipped one, or of standard input."""
+    if str(path) == "-":
+        return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline="")
+    file = path.expanduser()
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+    return file.open(encoding="utf-8-sig", newline="")
 
 
 def _form(path: Path, file: TextIO) -> tuple[str, Iterator[WorkItem]]:
@@ -135,6 +152,9 @@ def _csv_lines(
         if not row:
             continue
         try:
+            if len(row) <= max(time, prompt, output):
+                message = f"has {len(row)} columns, the header {len(header)}"
+                raise ValueError(message)
             yield _checked(
                 WorkItem(
                     id="",
@@ -143,7 +163,7 @@ def _csv_lines(
                     output_tokens=int(float(row[output])),
                 )
             )
-        except (ValueError, IndexError, OverflowError) as error:
+        except (ValueError, OverflowError) as error:
             raise _bad_line(path, number, error) from None
 
 
@@ -189,7 +209,10 @@ def _checked(arrival: WorkItem) -> WorkItem:
     if not math.isfinite(arrival.arrival_ms):
         message = "the time is not finite"
         raise ValueError(message)
-    if max(abs(arrival.prompt_tokens), abs(arrival.output_tokens)) > LARGEST_SIZE:
+    if min(arrival.prompt_tokens, arrival.output_tokens) < 0:
+        message = "a length is negative"
+        raise ValueError(message)
+    if max(arrival.prompt_tokens, arrival.output_tokens) > LARGEST_SIZE:
         message = f"a length is beyond {LARGEST_SIZE} (2**31)"
         raise ValueError(message)
     return arrival

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 from pathlib import Path
 
@@ -84,7 +86,8 @@ def test_only_the_first_requests_are_read(tmp_path: Path) -> None:
         ("", "line 1 is neither"),
         ("a,b,c\n1,2,3\n", "line 1 is neither"),
         ("arrival_ms,prompt_tokens,output_tokens\n0,x,1\n", "line 2"),
-        ("arrival_ms,prompt_tokens,output_tokens\n0,1\n", "line 2"),
+        ("arrival_ms,prompt_tokens,output_tokens\n0,1\n", "line 2: has 2 columns, the header 3"),
+        ("arrival_ms,prompt_tokens,output_tokens\n0,-5,1\n", "line 2: a length is negative"),
         ("arrival_ms,prompt_tokens,output_tokens\nnan,1,1\n", "line 2: the time"),
         ("arrival_ms,prompt_tokens,output_tokens\n0,1e12,1\n", "line 2: a length"),
         ("arrival_ms,prompt_tokens,output_tokens\n0,0,1\n", "holds no request"),
@@ -107,3 +110,21 @@ def test_damage_names_its_line(tmp_path: Path, text: str, says: str) -> None:
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_trace(tmp_path / "none.csv")
+
+
+OWN = "arrival_ms,prompt_tokens,output_tokens\n0,5,1\n7,6,2\n"
+
+
+def test_a_gzipped_trace_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv.gz"
+    path.write_bytes(gzip.compress(OWN.encode()))
+    assert [item.prompt_tokens for item in read_trace(path).items] == [5, 6]
+    path.write_bytes(gzip.compress(OWN.encode())[:-12])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_trace(path)
+
+
+def test_a_trace_comes_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + OWN.replace("\n", "\r\n").encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert [item.arrival_ms for item in read_trace(Path("-")).items] == [0.0, 7.0]
