@@ -84,6 +84,10 @@ def _check(options: WorkloadOptions) -> None:
     if options.concurrency < 1 or (options.requests is not None and options.requests < 1):
         message = "--concurrency and --requests must be 1 or more"
         raise UsageError(message)
+    paced = options.arrival != "closed" or options.concurrency != 1
+    if paced and named and named != ["--tier"]:
+        message = f"--arrival and --concurrency need --tier: {named[0]} says itself when to send"
+        raise UsageError(message)
     if options.shared_prefix is not None and named and named != ["--tier"]:
         message = f"--shared-prefix needs --tier: {named[0]} says itself what is shared"
         raise UsageError(message)

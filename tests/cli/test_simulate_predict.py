@@ -190,3 +190,24 @@ def test_refusals_are_one_clear_line(arguments: tuple[str, ...], status: int, sa
     code, text = run(*arguments)
     assert (code, says in text) == (status, True), text
     assert "\n" not in text.strip()
+
+
+def test_a_stuck_prediction_counts_the_blocks_that_admission_wants() -> None:
+    """Align mode keeps two states per group, not one for every page of the prompt."""
+    status, text = run(*SERVER, "--request", "50000:4", "--kv-cache-memory", "8MiB")
+    assert status == 0
+    # 61 pages of 832 tokens, and one state in each of the three recurrent groups.
+    assert "50000 tokens take 64 blocks in 4 cache groups" in text
+
+
+def test_nothing_to_play_is_bad_input() -> None:
+    status, text = run(*SERVER, "--request", "70000:4")
+    assert status == 3
+    assert text == "no prompt is below max_model_len 65536: vLLM would refuse every request"
+
+
+@pytest.mark.parametrize("pace", [("--concurrency", "4"), ("--arrival", "burst")])
+def test_requests_with_their_own_times_take_no_pace(pace: tuple[str, ...]) -> None:
+    status, text = run(*SERVER, "--request", "7:4", *pace)
+    assert status == 2
+    assert "--request says itself when to send" in text

@@ -170,6 +170,10 @@ class Cache:
                 return False
         return self._allocate(live, tokens, hit, computed, margin, self._admission_lookahead)
 
+    def needed(self, live: Live, tokens: int) -> int:
+        """Free blocks that admission wants for the first ``tokens`` tokens, without any hit."""
+        return self._needed(live, MISS, tokens, tokens, 0, admit=True)
+
     def _needed(
         self, live: Live, hit: Hit, tokens: int, main: int, computed: int, *, admit: bool
     ) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hwtune.domain.errors import InputError
 from hwtune.domain.scheduler.kernel_paths import KernelPaths
 from hwtune.domain.scheduler.play import Played, Watcher, play
 from hwtune.domain.scheduler.prediction import Forecast, Forecaster
@@ -56,7 +57,11 @@ def predict(question: Question) -> Prediction:
     items = question.workload.items
     longest = max((item.prompt_tokens + item.output_tokens for item in items), default=1)
     setup = server_setup(question.server, longest)
-    kept, refused = fit(items, setup.scenario.config.max_model_len)
+    length = setup.scenario.config.max_model_len
+    kept, refused = fit(items, length)
+    if not kept:
+        message = f"no prompt is below max_model_len {length}: vLLM would refuse every request"
+        raise InputError(message)
     workload = replace(question.workload, items=kept)
     kernels = question.server.profile.kernels
     paths = KernelPaths(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hwtune.domain.scheduler.engine import Engine
-from hwtune.domain.scheduler.groups import blocks_for
 from hwtune.domain.scheduler.live import Live
 from hwtune.domain.scheduler.setup import Setup
 from hwtune.domain.scheduler.values import Stall
@@ -48,9 +47,9 @@ def _waiting_reason(live: Live, engine: Engine, setup: Setup) -> str:
     if setup.split and not setup.split.clip(live, tokens, 0):
         return _alignment_reason(live, setup)
     shown = live.known if setup.reserves else tokens
-    blocks = sum(blocks_for(shown, group.block) for group in engine.cache.groups)
+    blocks = engine.cache.needed(live, shown)
     return (
-        f"{shown} tokens take about {blocks} blocks in {len(setup.groups)} cache groups, and of "
+        f"{shown} tokens take {blocks} blocks in {len(setup.groups)} cache groups, and of "
         f"the pool's {pool.num_blocks - 1} only {pool.free} are free: more KV-cache memory, or a "
         "lower max_model_len so that the request is refused"
     )
