@@ -117,6 +117,11 @@ def _require_fresh(place: Path) -> None:
     if (place / RESULT_FILE).exists() or (place / "arms").exists():
         message = f"{place} already holds a result; name another directory"
         raise InputError(message)
+    try:  # now, not after minutes of answers
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"--run-dir {place}: cannot be made: {error.strerror}"
+        raise InputError(message) from None
 
 
 def _say(text: str) -> None:

@@ -131,3 +131,11 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     status, _, said = _compare(tmp_path)
     assert status != 0 and "already holds a result" in said
     assert (tmp_path / "run" / "accuracy.json").read_text() == "{}"
+
+
+def test_a_run_directory_that_cannot_be_is_known_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    unreachable = ("--baseline-url", "http://127.0.0.1:1", "--candidate-url", "http://127.0.0.1:2")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        status, _, said = _run(*unreachable, "--run-dir", str(place))
+        assert status != 0 and f"--run-dir {place}: cannot be made" in said

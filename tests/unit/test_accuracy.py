@@ -104,6 +104,65 @@ def test_a_decided_position_that_flips_is_counted_and_a_near_tie_is_not() -> Non
     assert (found.decided, found.decided_flips, found.top1_agreement) == (1, 1, 0.0)
 
 
+def test_the_baseline_says_which_positions_are_decided() -> None:
+    near = _position("a", a=math.log(0.41), b=math.log(0.40))
+    for left, right, decided in ((SURE, near, 1), (near, SURE, 0)):
+        found = agreement("prefill", [(_completion(left), _completion(right))])
+        assert found is not None and found.decided == decided
+
+
+def test_a_candidate_that_leaves_nothing_for_the_rest_has_a_finite_divergence() -> None:
+    certain = _position("a", a=math.log(0.8), b=math.log(0.2))
+    found = agreement("prefill", [(_completion(SURE), _completion(certain))])
+    assert found is not None
+    assert 0.01 * math.log(0.01 / 1e-7) < found.max_kl < 1
+
+
+def test_lists_that_share_less_than_half_are_strays() -> None:
+    left = _position("a", a=-1.0, b=-1.5, c=-2.0, d=-2.5, e=-3.0)
+    right = _position("a", a=-1.0, b=-1.5, v=-2.0, w=-2.5, x=-3.0)
+    found = agreement("prefill", [(_completion(left), _completion(right))])
+    assert found is not None
+    assert (found.strays, found.largest_error) == (1, 1.0)
+
+
+def test_the_median_is_of_all_positions_and_unusable_ones_are_left_out() -> None:
+    wrong = _position("a", a=math.log(0.04), b=math.log(0.15), c=math.log(0.8))
+    broken = _position("a", a=math.nan, b=-1.0)
+    left = _completion(SURE, SURE, SURE, SURE)
+    found = agreement("prefill", [(left, _completion(SURE, wrong, wrong, broken))])
+    assert found is not None
+    assert (found.positions, found.strays) == (3, 2)
+    assert found.median_error == found.largest_error > 1
+
+
+def test_the_texts_own_tokens_are_compared_where_they_are_the_same() -> None:
+    other = _position("b", a=math.log(0.7), b=math.log(0.25))
+    pairs = [(_completion(output=(SURE,)), _completion(output=(other,)))]
+    found = agreement("decode", pairs)
+    assert found is not None
+    assert (found.positions, found.max_abs_delta) == (1, 0.0)
+
+
+def test_a_few_strays_among_many_positions_differ() -> None:
+    """So few that neither mean divergence nor flips say it: another page at 2 of 150."""
+    flat = _position("a", **{name: -5.0 - 0.01 * i for i, name in enumerate("abcdefghij")})
+    wrong = _position("a", **{name: -5.1 + 0.01 * i for i, name in enumerate("abcdefghij")})
+    output = _completion(output=(flat,) * 150, text="t").output
+    baseline, candidate = (
+        dataclasses.replace(
+            answers, completions=(_completion(*places, output=output, text="t"),), repeated=()
+        )
+        for answers, places in (
+            (_answers("baseline"), [flat] * 150),
+            (_answers("candidate"), [*[flat] * 148, wrong, wrong]),
+        )
+    )
+    report = _judge(candidate, baseline=baseline)
+    assert report.verdict == "differs"
+    assert "2 of 150 positions differ as if they saw another context" in report.reason
+
+
 def test_a_flat_model_is_judged_by_its_own_spread() -> None:
     """All logits within 0.1 nats: a wrong context moves no divergence and yet is a stray."""
     before = _position("a", **{name: -5.0 - 0.01 * i for i, name in enumerate("abcdefghij")})
