@@ -223,7 +223,9 @@ def hygon_path(scheduled: Iterable[int]) -> HygonPath:
     """Path of a gfx936 step by its shape alone, from the tokens of each row.
 
     The static conditions (dtype, heads, page) belong to the profile's kernels, and so does
-    whether the page-contiguous decode takes several sequences at once.
+    whether the page-contiguous decode takes several sequences at once. A lone
+    verification step has the shape of a short prefill; that the kernel refuses it needs to know of
+    the drafts (``domain/kernel.py`` ``is_verification``).
     """
     tokens = tuple(scheduled)
     if max(tokens) == 1:
