@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.scheduler.live import Live
+from hwtune.domain.scheduler.plan import Pick, Plan
 from hwtune.domain.scheduler.simulation import Run
+from hwtune.domain.scheduler.values import Request
 from hwtune.io.scenarios import read_scenario
 
 FULL = {"type": "full", "block_size": 1}
@@ -53,7 +57,7 @@ def test_requests_that_are_preempted_in_turn_for_ever_are_stuck() -> None:
         max_num_batched_tokens=24,
         reserve_full_isl=False,
     )
-    steps = list(found.steps())
+    steps = list(islice(found.steps(), 500))
     assert found.status == "stuck"
     assert found.stall is not None
     assert found.stall.waiting == ("a", "b")
@@ -107,3 +111,42 @@ def test_a_threshold_that_leaves_room_for_padding_changes_nothing() -> None:
     found = run([FULL], BESIDE, long_prefill_token_threshold=3, **SPECULATIVE)
     rows = [row for step in found.steps() for row in step.rows if row.kind == "new"]
     assert [(row.id, row.tokens, row.drafts) for row in rows] == [("a", 1, 0), ("b", 3, 2)]
+
+
+@pytest.mark.parametrize(("budget", "first"), [(8, (4, 8)), (7, (0, 4))])
+def test_a_prompt_waits_for_a_whole_block_unless_no_step_has_one(
+    budget: int, first: tuple[int, int]
+) -> None:
+    page = {"block_size": 8}
+    requests = [
+        {"id": "a", "prompt_len": 3, "output_len": 4},
+        {"id": "b", "prompt_len": 40, "output_len": 1},
+    ]
+    groups = [{**FULL, **page}, {**STATE, **page}]
+    found = run(groups, requests, max_num_batched_tokens=budget, prefix_caching=True)
+    taken = [
+        (step.index, row.tokens) for step in found.steps() for row in step.rows if row.id == "b"
+    ]
+    assert taken[0] == first
+
+
+@pytest.mark.parametrize(("adaptive", "chunk"), [(False, 4), (True, 32)])
+def test_an_adaptive_threshold_leaves_everybody_a_fair_share(adaptive: bool, chunk: int) -> None:
+    requests = [{"id": name, "prompt_len": 40, "output_len": 1} for name in "ab"]
+    found = run([FULL], requests, long_prefill_token_threshold=4, long_prefill_adaptive=adaptive)
+    first = next(iter(found.steps()))
+    assert [row.tokens for row in first.rows] == [chunk, chunk]
+
+
+def test_a_victims_tokens_and_draft_slots_come_back() -> None:
+    plan = Plan(tick=0, budget=20, inputs=30, long_prefill=0)
+    for name, tokens in (("a", 3), ("b", 4), ("c", 5)):
+        live = Live(Request(id=name, prompt_len=9, output_len=1), 0, 0.0, 1)
+        pick = Pick(live=live, tokens=tokens, drafts=0, kind="running", computed=0)
+        plan.charge(pick, live.entry(0, tokens, 0, "running"), 2)
+    assert (plan.budget, plan.inputs) == (8, 12)
+    plan.refund(plan.lives[1], 2)
+    assert (plan.budget, plan.inputs) == (12, 18)
+    assert [plan.picks[place].live.id for place in range(2)] == ["a", "c"]
+    plan.refund(Live(Request(id="d", prompt_len=9, output_len=1), 0, 0.0, 1), 2)
+    assert (plan.budget, plan.inputs) == (12, 18)
