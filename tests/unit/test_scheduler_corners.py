@@ -150,3 +150,20 @@ def test_a_victims_tokens_and_draft_slots_come_back() -> None:
     assert [plan.picks[place].live.id for place in range(2)] == ["a", "c"]
     plan.refund(Live(Request(id="d", prompt_len=9, output_len=1), 0, 0.0, 1), 2)
     assert (plan.budget, plan.inputs) == (12, 18)
+
+
+def test_a_window_is_never_cached_inside_a_block() -> None:
+    """Else its block would outlive attention's, which "c" finds again."""
+    groups = [
+        {"type": "full", "block_size": 16},
+        {"type": "sliding_window", "block_size": 32, "window": 100},
+    ]
+    first = {"id": "a", "prompt_len": 63, "output_len": 1, "prefix_id": "p", "prefix_len": 63}
+    requests = [
+        first,
+        {"id": "b", "prompt_len": 20, "output_len": 1, "arrival_step": 5},
+        {**first, "id": "c", "arrival_step": 10},
+    ]
+    found = run(groups, requests, num_blocks=7, prefix_caching=True)
+    computed = {row.id: row.computed for step in found.steps() for row in step.rows}
+    assert computed == {"a": 0, "b": 0, "c": 32}

@@ -64,6 +64,10 @@ class WindowGroup(Group):
                     keep[i - start] = True
         return keep
 
+    def store(self, live: Live, tokens: int, boundaries: Sequence[int]) -> None:
+        """Caches full blocks only: a window is never resumed inside one."""
+        self._store_full(live, tokens, boundaries)
+
     def longest_hit(
         self, live: Live, groups: Sequence[int], longest: int, drop: bool
     ) -> tuple[BlocksPerGroup, int]:
