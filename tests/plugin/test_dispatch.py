@@ -199,12 +199,8 @@ def test_refusing_takes_no_lock_does_no_io_and_keeps_no_memory(tmp_path: Path) -
 
     refuse()  # the first call of a reason makes its key
     assert calls_of(refuse) == {
-        "select",
-        "call_refusal",
-        "count_refusal",
-        "call",
-        "__init__",
-        "get",
+        *("select", "_decide", "call_refusal", "refusal_slot", "append", "_count"),
+        *("call", "__init__", "get"),
     }
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -263,3 +259,64 @@ def test_a_provider_that_does_not_fit_is_one_reason_and_no_fault() -> None:
     assert "prefill.vendor unavailable" in reason
     assert "selected takes no q, k, v" in reason
     assert not faults
+
+
+def like(dispatcher: LayerDispatcher, shape: CallShape) -> str | None:
+    """Selects as the backend does: by a key of all that matters but the context."""
+    key = (shape.num_sequences, shape.num_tokens, shape.max_query_len, shape.causal)
+    kernel = dispatcher.select_like(key, shape.context_len, lambda: shape)
+    return None if kernel is None else kernel.name
+
+
+def test_a_remembered_decision_is_what_would_be_decided_anew() -> None:
+    """Also where only the context differs, on either side of a kernel's least context."""
+    long = dataclasses.replace(PREFILL, when=dataclasses.replace(PREFILL.when, min_context_len=900))
+    kernels = (long, DECODE)
+    afresh, remembering = CountedInMemory(), CountedInMemory()
+    one = bind_layer(kernels, layer(), lambda spec: print, afresh)
+    other = bind_layer(kernels, layer(), lambda spec: print, remembering)
+    shapes = [
+        dataclasses.replace(call(query, sequences=sequences), context_len=context)
+        for query in (1, 2, 4096, 5000)
+        for sequences in (1, 2)
+        for context in (1, 899, 900, 901, 10_000)
+    ]
+    for shape in shapes * 3:
+        assert like(other, shape) == selected(one, shape)
+    assert remembering.counts() == afresh.counts()
+
+
+def test_a_kernel_that_is_retired_is_not_remembered() -> None:
+    dispatcher, counters = bound(layer())
+    assert like(dispatcher, call(1)) == "page_decode"
+    dispatcher.kernels[1].retire(RuntimeError())
+    assert like(dispatcher, call(1)) is None
+    assert like(dispatcher, call(1)) is None
+    assert counters.counts()["page_decode", "fallback", "raised RuntimeError before"] == 2
+
+
+def test_what_is_remembered_stays_small() -> None:
+    dispatcher, _ = bound(layer())
+    for tokens in range(5000):
+        like(dispatcher, call(1, sequences=2, tokens=tokens))
+    assert len(dispatcher._known) <= 1024
+
+
+def test_remembering_takes_no_lock_does_no_io_and_keeps_no_memory(tmp_path: Path) -> None:
+    dispatcher = bind_layer(
+        (PREFILL, DECODE), layer(), lambda spec: None, CounterFile(tmp_path, "n")
+    )
+    shape = call(8, sequences=8)
+
+    def refuse() -> None:
+        for _ in range(1000):
+            dispatcher.select_like((8, 8), 900, lambda: shape)
+
+    refuse()
+    assert calls_of(refuse) == {"select_like", "bisect_right", "get"}
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    refuse()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 200

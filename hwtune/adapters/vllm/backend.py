@@ -60,7 +60,9 @@ class DispatchingImpl(CheckedCalls):
         """vLLM's ``AttentionImpl.forward``, same arguments and result."""
         kernel = None
         if attn_metadata is not None:
-            more = bool(args) or any(value is not None for value in kwargs.values())
+            more = bool(args)
+            for extra in kwargs.values():  # a generator would cost a frame
+                more = more or extra is not None
             kernel = self._select(layer, query, kv_cache, attn_metadata, more)
             if kernel is not None:
                 new = (layer, key, value) if self.forward_writes_cache else None
@@ -92,8 +94,24 @@ class DispatchingImpl(CheckedCalls):
             if dispatcher is None:
                 traits = self.layer_traits(layer, query, kv_cache, metadata)
                 dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
-            shape = self._call_shape(metadata, fused_output, _is_capturing(query))
-            return dispatcher.select(shape)
+            capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
+            lengths = metadata.seq_lens
+            key = (
+                lengths.size(0) if type(lengths) is torch.Tensor else len(lengths),
+                metadata.num_actual_tokens,
+                metadata.max_query_len,
+                getattr(metadata, "causal", True) is True,
+                getattr(metadata, "dynamic_causal", None) is None,
+                fused_output,
+                self.other_mask(metadata),
+                capturing,
+                self._hwtune_drafts and any_prefilling(metadata),
+            )
+            return dispatcher.select_like(
+                key,
+                metadata.max_seq_len,
+                lambda: self._call_shape(metadata, fused_output, capturing),
+            )
         except Exception as error:
             # Law: nothing of ours may break a request. The layer is served by vLLM from now on.
             self._hwtune = LayerDispatcher(())
@@ -150,7 +168,9 @@ class DispatchingImpl(CheckedCalls):
             num_sequences=len(metadata.seq_lens),
             num_tokens=metadata.num_actual_tokens,
             max_query_len=metadata.max_query_len,
-            context_len=self.context_len(metadata),
+            # The upper bound that vLLM has at hand: reading a length from a tensor cost more than
+            # all the rest here, and a least context is a matter of speed, not of correctness.
+            context_len=int(metadata.max_seq_len),
             # A tensor says it per sequence; to read it would synchronise.
             causal=getattr(metadata, "causal", True) is True
             and getattr(metadata, "dynamic_causal", None) is None,

@@ -1,14 +1,17 @@
 """Decides, per attention call, whether a specialised kernel takes it, and counts what happened.
 
 Knows neither torch nor vLLM. One :class:`LayerDispatcher` per attention layer and process; on the
-forward path it allocates nothing but the small call record, takes no lock and does no I/O.
+forward path it keeps no memory, takes no lock and does no I/O. What a call of some shape comes to is
+decided once: between two decode steps a processor forgets most of the code, so that every function
+called costs microseconds there.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from hwtune.domain.kernel import (
     OBSERVED_ONLY,
@@ -61,12 +64,12 @@ class BoundKernel:
         self.pending: Any = None
         """The kernel's output of a call that vLLM's own path is to compute too."""
 
-    def count_refusal(self, reason: str) -> None:
-        """One more call that went to vLLM's own path, and why."""
+    def refusal_slot(self, reason: str) -> int:
+        """Where calls that went to vLLM's own path for a reason are counted."""
         slot = self._slots.get(reason)
         if slot is None:
             slot = self._slots[reason] = self._counters.slot(self.name, "fallback", reason)
-        self._counters.view[slot] += 1
+        return slot
 
     def count_hit(self, capturing: bool) -> None:
         """One more call that the kernel served (or that a graph recorded)."""
@@ -82,25 +85,69 @@ class BoundKernel:
         self.refusal = f"raised {type(error).__name__} before"
 
 
+Decision: TypeAlias = tuple[BoundKernel | None, tuple[int, ...]]
+"""The kernel that takes a call, and where the refusals of the others are counted."""
+_MOST_KNOWN = 1024
+"""Decisions kept per layer; a server sees some hundreds of batch shapes."""
+
+
 class LayerDispatcher:
     """The kernels of one layer, in the plan's order."""
 
-    def __init__(self, kernels: tuple[BoundKernel, ...]) -> None:
+    def __init__(self, kernels: tuple[BoundKernel, ...], counters: Counters | None = None) -> None:
         self.kernels = kernels
+        self._counters = counters
+        self._known: dict[tuple[object, ...], Decision] = {}
+        self._limits = sorted({kernel.when.min_context_len for kernel in kernels})
 
     def select(self, call: CallShape) -> BoundKernel | None:
         """The first kernel that takes the call; each one that does not counts why."""
+        return self._count(self._decide(call))
+
+    def select_like(
+        self, key: tuple[object, ...], context_len: int, describe: Callable[[], CallShape]
+    ) -> BoundKernel | None:
+        """The same as ``select(describe())``, from memory when a call like it came before.
+
+        Args:
+            key: everything that ``describe`` depends on, the context length left out.
+            context_len: tokens; it matters only to which kernels' least contexts it reaches.
+            describe: gives the call.
+        """
+        whole = (key, bisect.bisect_right(self._limits, context_len))
+        known = self._known.get(whole)
+        if known is None or (known[0] is not None and known[0].refusal is not None):
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[whole] = self._decide(describe())
+        chosen, slots = known
+        if slots:
+            view = self._counters.view  # type: ignore[union-attr]
+            for slot in slots:
+                view[slot] += 1
+        return chosen
+
+    def _decide(self, call: CallShape) -> Decision:
         chosen = None
+        slots = []
         for kernel in self.kernels:
             reason = kernel.refusal or call_refusal(kernel.when, call)
             if reason is None and kernel.run is None:
                 reason = OBSERVED_ONLY
             if reason is not None:
-                kernel.count_refusal(reason)
+                slots.append(kernel.refusal_slot(reason))
             elif chosen is None:
                 chosen = kernel
             else:
-                kernel.count_refusal(f"taken by {chosen.name}")
+                slots.append(kernel.refusal_slot(f"taken by {chosen.name}"))
+        return chosen, tuple(slots)
+
+    def _count(self, decision: Decision) -> BoundKernel | None:
+        chosen, slots = decision
+        if slots and self._counters is not None:
+            view = self._counters.view
+            for slot in slots:
+                view[slot] += 1
         return chosen
 
 
@@ -133,7 +180,7 @@ def bind_layer(
                 if not isinstance(error, _NOT_INSTALLED):
                     on_fault(error, spec.name)
         bound.append(BoundKernel(spec, run, refusal, counters))
-    return LayerDispatcher(tuple(bound))
+    return LayerDispatcher(tuple(bound), counters)
 
 
 def _tuned(spec: KernelSpec, layer: LayerTraits) -> KernelSpec:
