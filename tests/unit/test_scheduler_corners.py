@@ -167,3 +167,21 @@ def test_a_window_is_never_cached_inside_a_block() -> None:
     found = run(groups, requests, num_blocks=9, max_model_len=128, prefix_caching=True)
     rows = [row for step in found.steps() for row in step.rows if row.kind == "new"]
     assert [(row.id, row.computed) for row in rows] == [("a", 0), ("b", 0), ("c", 32)]
+
+
+@pytest.mark.parametrize(("release", "tokens"), [("0.27.1", 64), ("0.28.0", 61), ("0.32.0", 61)])
+def test_a_drafters_inputs_count_from_0_28_on(release: str, tokens: int) -> None:
+    spec = {"k": 3, "method": "dflash", "accept": [0]}
+    given = {
+        "vllm": release,
+        "config": {
+            "max_num_batched_tokens": 64,
+            "max_num_seqs": 4,
+            "max_model_len": 256,
+            "spec": spec,
+        },
+        "kv": {"num_blocks": 200, "groups": [{"type": "full", "block_size": 16}]},
+        "requests": [{"id": "a", "prompt_len": 200, "output_len": 1}],
+    }
+    first = next(iter(Run(read_scenario(given)).steps()))
+    assert (first.total, first.budget_left) == (tokens, 64 - tokens)

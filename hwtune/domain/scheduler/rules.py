@@ -15,7 +15,9 @@ class Rules:
 
     since: tuple[int, int]
     newest_budgets: bool = False
-    """max_num_active_seqs, the adaptive threshold and the drafters' input budget exist."""
+    """max_num_active_seqs and the adaptive threshold exist."""
+    charges_drafters: bool = False
+    """A drafter's extra inputs are taken off max_num_batched_tokens."""
     long_prefill_alone: bool = True
     """long_prefill_token_threshold holds for a request that is alone, too."""
     retention: bool = False
@@ -93,8 +95,9 @@ _V027 = replace(
     delivers_stale=True,
     uncached_first=True,
 )
+_V028 = replace(_V027, since=(0, 28), charges_drafters=True)
 _V032 = replace(
-    _V027,
+    _V028,
     since=(0, 32),
     newest_budgets=True,
     long_prefill_alone=False,
@@ -103,7 +106,7 @@ _V032 = replace(
     clears_gaps=True,
     resumes_before_last=True,
 )
-_ROWS = (_V032, _V027, _V023, _V018, _V013, _V011)
+_ROWS = (_V032, _V028, _V027, _V023, _V018, _V013, _V011)
 """Newest first. Between two rows a release is played as the older one."""
 
 

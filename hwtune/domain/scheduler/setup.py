@@ -71,7 +71,7 @@ def prepare(scenario: Scenario) -> Setup:
         max_active=config.max_num_active_seqs or config.max_num_seqs,
         num_drafts=drafts,
         lookahead=_lookahead(method, drafts),
-        draft_slots=_draft_slots(method, drafts) if rules.newest_budgets else 0,
+        draft_slots=_draft_slots(method, drafts) if rules.charges_drafters else 0,
         retention=config.retention_tokens if rules.retention else None,
         reserves=config.reserve_full_isl and rules.reserves_full_isl,
         drops_last=drops_last,
