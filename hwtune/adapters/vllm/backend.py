@@ -94,7 +94,7 @@ class DispatchingImpl(CheckedCalls):
             if dispatcher is None:
                 traits = self.layer_traits(layer, query, kv_cache, metadata)
                 dispatcher = self._hwtune = bind(getattr(layer, "layer_name", "?"), traits)
-            capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
+            capturing = _is_capturing(query)
             lengths = metadata.seq_lens
             key = (
                 lengths.size(0) if type(lengths) is torch.Tensor else len(lengths),
