@@ -1,7 +1,8 @@
 """A program that serves as vLLM does, as far as hwtune's launcher sees it: ``fake_vllm.py PORT``.
 
 ``GET /do/<what>`` makes it misbehave: ``hang`` (completions never end), ``mute`` (nothing is
-answered any more), ``talk/<bytes>`` (prints so much), ``kill-engine`` and ``exit``.
+answered any more), ``talk/<bytes>`` (prints so much), ``kill-engine`` and ``exit``. Its engine forks
+all the time, and what it forks bears its name.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ PORT = int(sys.argv[1])
 HANG = threading.Event()
 MUTE = threading.Event()
 COUNTS = {"requests": 0, "running": 0}
-ENGINE = subprocess.Popen(
-    ["VLLM::EngineCore", "-c", "import time; time.sleep(120)"], executable=sys.executable
-)
+FORKING = """
+import os, time
+while True:
+    child = os.fork()
+    if not child:
+        time.sleep(0.7)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+ENGINE = subprocess.Popen(["VLLM::EngineCore", "-c", FORKING], executable=sys.executable)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -120,7 +120,11 @@ class Watch:
 
     def _odd(self) -> str:
         """Processes in a state that explains why nothing happens."""
-        found = [f"{name} is {state}" for pid, name in self._names.items() if (state := _odd(pid))]
+        found = [
+            f"{name or f'pid {pid}'} is {state}"
+            for pid, name in self._names.items()
+            if (state := _odd(pid))
+        ]
         return f" ({', '.join(found)})" if found else ""
 
     def _pulse(self, connections: int | None) -> Pulse:
@@ -165,17 +169,31 @@ def _get(url: str, timeout_s: float) -> str | None:
 
 
 def _name(pid: int) -> str:
-    """As ``ps`` shows it, with the process id."""
+    """As ``ps`` shows it, with the process id; empty for one that an engine forked and that still
+    bears the engine's name, as every helper program does for a moment."""
+    title, parent = _title(pid), int(_stat(pid)[1])
+    if title.lower().startswith(_ENGINE_NAMES) and title == _title(parent):
+        return ""
+    return f"{title or '?'} (pid {pid})"
+
+
+def _title(pid: int) -> str:
     try:
         first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
     except OSError:
-        first = b""
-    return f"{first.decode('utf-8', 'replace').strip() or '?'} (pid {pid})"
+        return ""
+    return first.decode("utf-8", "replace").strip()
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """State and parent of a process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, parent = text.rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return "", "0"
+    return state, parent
 
 
 def _odd(pid: int) -> str | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return _ODD_STATES.get(stat.rpartition(")")[2].split()[0])
+    return _ODD_STATES.get(_stat(pid)[0])
