@@ -139,3 +139,9 @@ def test_a_run_directory_that_cannot_be_is_known_before_anything_is_asked(tmp_pa
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         status, _, said = _run(*unreachable, "--run-dir", str(place))
         assert status != 0 and f"--run-dir {place}: cannot be made" in said
+
+
+def test_a_run_directory_that_proves_nothing_is_refused_before_a_question(tmp_path: Path) -> None:
+    status, text, problem = _compare(tmp_path, "--candidate-run", str(tmp_path / "gone"))
+    assert status != 0 and not text
+    assert "no such run directory" in problem

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
+from hwtune.adapters.load.arms import ArmServer, given_arm, served_arms
 from hwtune.adapters.load.ask import post_json, served_model
 from hwtune.adapters.load.exchange import Endpoint, parse_endpoint
 from hwtune.domain.accuracy import AccuracyReport, ArmAnswers, Limits, judge_accuracy
 from hwtune.domain.accuracy_tasks import TaskItem, is_right, make_items
-from hwtune.domain.bench import Gate
+from hwtune.domain.bench import ARMS, Gate
 from hwtune.domain.errors import ExternalFailureError, UsageError
 from hwtune.domain.logprobs import Completion, parse_completion
 from hwtune.domain.passages import sentences
@@ -54,12 +54,12 @@ class _Script:
 def url_arms(
     urls: Mapping[str, str], run_dirs: Mapping[str, Path | None]
 ) -> tuple[list[ArmServer], tuple[Gate, ...]]:
-    """Two servers that are up."""
-    arms: list[ArmServer] = [
-        UrlArm("baseline", (urls["baseline"],), run_dirs["baseline"]),
-        UrlArm("candidate", (urls["candidate"],), run_dirs["candidate"]),
-    ]
-    return arms, ()
+    """Two servers that are up.
+
+    Raises:
+        InputError: a run directory is missing, or of a server that listens elsewhere.
+    """
+    return [given_arm(arm, (urls[arm],), run_dirs[arm]) for arm in ARMS], ()
 
 
 def own_arms(

@@ -7,10 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+from hwtune.adapters.load.exchange import parse_endpoint
 from hwtune.domain.bench import ARMS, ArmProof, Gate
-from hwtune.domain.errors import ExternalFailureError, UsageError
+from hwtune.domain.errors import ExternalFailureError, InputError, UsageError
 from hwtune.domain.launch import Arm, LaunchPlan
 from hwtune.domain.validity import plan_difference_gate
+from hwtune.io.plans import PLAN_FILE, read_plan
 
 
 class ArmServer(Protocol):
@@ -60,6 +62,25 @@ class UrlArm:
 
     def stop(self) -> None:
         """Nothing: it is not ours."""
+
+
+def given_arm(arm: Arm, urls: Sequence[str], run_dir: Path | str | None) -> UrlArm:
+    """A server that is up, with the run directory that is to prove what answers at its URLs.
+
+    Raises:
+        InputError: no such directory, or the server it is of listens elsewhere.
+    """
+    if run_dir is None:
+        return UrlArm(arm, urls)
+    path = Path(run_dir)
+    if not path.is_dir():
+        message = f"{run_dir}: no such run directory"
+        raise InputError(message)
+    port = read_plan(path / PLAN_FILE).port
+    if port not in [parse_endpoint(url).port for url in urls]:
+        message = f"{run_dir}: its server listens on port {port}, not at {', '.join(urls)}"
+        raise InputError(message)
+    return UrlArm(arm, urls, path)
 
 
 class ServedArm:

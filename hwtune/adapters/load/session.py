@@ -10,10 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from hwtune.adapters.load.arms import ArmServer, UrlArm, served_arms
+from hwtune.adapters.load.arms import ArmServer, given_arm, served_arms
 from hwtune.adapters.load.clock_watch import watching_clocks
 from hwtune.adapters.load.disk_evidence import arms_side_by_side, plan_gates, proofs_on_disk, worse
-from hwtune.adapters.load.exchange import parse_endpoint
 from hwtune.adapters.load.runner import Progress, Runner
 from hwtune.domain.bench import (
     ARMS,
@@ -34,7 +33,6 @@ from hwtune.domain.validity import marker_gates
 from hwtune.domain.workload import Block, Design
 from hwtune.io.cache_readings import append_readings, read_readings
 from hwtune.io.device_clock import read_clocks
-from hwtune.io.plans import PLAN_FILE, read_plan
 from hwtune.io.records import (
     DESIGN_FILE,
     PAGE_FILE,
@@ -130,7 +128,7 @@ class Session:
                 "baseline": (design.baseline_urls, design.baseline_run),
                 "candidate": (design.candidate_urls, design.candidate_run),
             }
-            return {arm: UrlArm(arm, given[arm][0], _run(*given[arm])) for arm in ARMS}
+            return {arm: given_arm(arm, *given[arm]) for arm in ARMS}
         baseline, candidate, gate = served_arms(
             design.model,
             design.profile or "",
@@ -222,20 +220,6 @@ def _any_measured(records: Iterable[RequestRecord]) -> bool:
 
 def _unproved(arm: Arm) -> ArmProof:
     return ArmProof(arm=arm, passed=None, summary="the run ended before the markers were checked")
-
-
-def _run(urls: Sequence[str], path: str | None) -> Path | None:
-    """The run directory that is to prove what answers at the URLs."""
-    if path is None:
-        return None
-    if not Path(path).is_dir():
-        message = f"{path}: no such run directory"
-        raise InputError(message)
-    port = read_plan(Path(path) / PLAN_FILE).port
-    if port not in [parse_endpoint(url).port for url in urls]:
-        message = f"{path}: its server listens on port {port}, not at {', '.join(urls)}"
-        raise InputError(message)
-    return Path(path)
 
 
 def _news(design: Design, block: Block, progress: Progress) -> BlockNews:
