@@ -78,13 +78,11 @@ class EvidenceCollector:
         reader = self.open(file)
         self.take(reader, reader.read_all(lines))
 
-    def feed_blocks(self, file: str, blocks: Blocks) -> None:
-        """Reads one file; lines that can state nothing are passed over without being read."""
-        reader = self.open(file)
-        self.take(reader, reader.read_blocks(reader.taught(blocks)))
-
     def feed_files(self, files: Sequence[tuple[str, Blocks]]) -> None:
-        """Reads several files of one server in the order of their times."""
+        """Reads the files of one server in the order of their times.
+
+        Lines that can state nothing are passed over without being read.
+        """
         streams = [_Stream(self.open(file), blocks, i) for i, (file, blocks) in enumerate(files)]
         ended: str | None = None
         while streams:

@@ -226,7 +226,7 @@ def test_a_traceback_may_begin_behind_other_words_of_its_line(opening: str) -> N
     dull = f"{head}Exception in worker VllmWorkerProcess while it starts"
     block = "\n".join([dull, opening, *more]).encode()
     collector = EvidenceCollector(load_markers())
-    collector.feed_blocks("x.log", iter([(1, block)]))
+    collector.feed_files([("x.log", iter([(1, block)]))])
     assert collector.evidence().value("first_error") == "ValueError: real"
 
 

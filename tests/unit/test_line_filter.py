@@ -51,7 +51,7 @@ def _all_lines(text: str) -> Evidence:
 
 def _filtered(text: str) -> Evidence:
     collector = EvidenceCollector(MARKERS)
-    collector.feed_blocks("x", [(1, text.encode())])
+    collector.feed_files([("x", iter([(1, text.encode())]))])
     return collector.evidence()
 
 

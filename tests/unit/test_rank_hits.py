@@ -28,7 +28,7 @@ def evidence(
 ) -> Evidence:
     collector = EvidenceCollector(load_markers(), nonce="n")
     log = "".join(LINE.format(name=name, pid=pid) for pid, name in enumerate(names, start=1))
-    collector.feed_blocks("server.log", [(0, log.encode())])
+    collector.feed_files([("server.log", iter([(0, log.encode())]))])
     return collector.evidence(counts=counts, has_counters=True, plan=None, status=None, notes=())
 
 

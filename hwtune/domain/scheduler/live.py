@@ -16,7 +16,6 @@ class Table:
         "blocks",
         "cached",
         "held",
-        "kept_tail",
         "partial",
         "previous_state",
         "retired",
@@ -37,8 +36,6 @@ class Table:
         """Mamba: index of the state before the last one."""
         self.retired = 0
         """Mamba: leading blocks that are known to be gaps."""
-        self.kept_tail: int | None = None
-        """Mamba: the boundary whose state the request cached inside a block."""
 
 
 class Live:
