@@ -20,6 +20,7 @@ from hwtune.cli.ab_bench_output import (
     ParquetOption,
     deliver,
     rules_of,
+    say,
 )
 from hwtune.cli.ab_bench_report import page_of, report
 from hwtune.cli.ab_bench_results import compare, export
@@ -165,10 +166,10 @@ def self_test(
         raise UsageError(message)
     wrong = check_faults()
     known = len(FAULTS) - len(wrong)
-    _echo(f"faults: {known} of {len(FAULTS)} recognised{': ' * bool(wrong)}{'; '.join(wrong)}")
+    say(f"faults: {known} of {len(FAULTS)} recognised{': ' * bool(wrong)}{'; '.join(wrong)}")
     checks = []
     for check in check_speed(asked):
-        _echo(f"{check.streams} streams: {'ok' if check.passed else ', '.join(check.problems)}")
+        say(f"{check.streams} streams: {'ok' if check.passed else ', '.join(check.problems)}")
         checks.append(check)
     sys.stdout.write(to_table(checks) if form == "table" else to_json(checks, wrong))
     if wrong or not all(check.passed for check in checks):
@@ -212,12 +213,6 @@ def _finish(session: Session, ready_timeout_s: float, delivery: Delivery) -> Non
 def _say_what_is_missing(session: Session) -> None:
     missing = session.missing()
     if missing:
-        _echo(f"missing: {missing}")
-        _echo(f"continue with: hwtune ab-bench serving --resume {session.run_dir}")
-    _echo(f"run directory: {session.run_dir}")
-
-
-def _echo(text: str) -> None:
-    """A plain line on standard error: it also makes sense in a log."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+        say(f"missing: {missing}")
+        say(f"continue with: hwtune ab-bench serving --resume {session.run_dir}")
+    say(f"run directory: {session.run_dir}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hwtune.cli import ab_bench_options as options
-from hwtune.domain.accuracy import Limits, lm_eval_command
+from hwtune.cli.ab_bench_output import say
 from hwtune.domain.bench import ARMS
 from hwtune.domain.errors import ANSWER_IS_NO, InputError, UsageError
 from hwtune.report.tables import Format
@@ -54,6 +54,7 @@ def accuracy(
     """
     from hwtune.adapters.load.accuracy import Questions, compare_accuracy, own_arms, url_arms
     from hwtune.adapters.load.session import new_run_dir
+    from hwtune.domain.accuracy import Limits, lm_eval_command
     from hwtune.io.records import write_text
     from hwtune.report.accuracy import to_text
 
@@ -88,13 +89,13 @@ def accuracy(
             timeout_s=request_timeout,
         ),
         Limits(max_mean_kl=max_kl, max_flips=max_flips),
-        _say,
+        say,
     )
     write_text(place / RESULT_FILE, to_text(report, Format.JSON))
     sys.stdout.write(to_text(report, form))
-    _say(f"result: {place / RESULT_FILE}")
+    say(f"result: {place / RESULT_FILE}")
     for arm in ARMS:
-        _say(f"for a whole benchmark, {arm}: {lm_eval_command(report.model, known.get(arm))}")
+        say(f"for a whole benchmark, {arm}: {lm_eval_command(report.model, known.get(arm))}")
     if report.answer_is_no:
         raise typer.Exit(ANSWER_IS_NO)
 
@@ -122,8 +123,3 @@ def _require_fresh(place: Path) -> None:
     except OSError as error:
         message = f"--run-dir {place}: cannot be made: {error.strerror}"
         raise InputError(message) from None
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

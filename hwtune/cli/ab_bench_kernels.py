@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hwtune.cli.ab_bench_output import say
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.domain.kernel_static import StaticShape, faults
 from hwtune.domain.kernel_timing import CallCase, check_cases, judge_sample
@@ -126,7 +127,7 @@ def _timed(
     rows = []
     for sample in samples(cases, kernels, tunings, pairs):
         row = judge_sample(sample, confidence=confidence, bandwidth_bytes_per_s=bandwidth)
-        sys.stderr.write(f"{sample.kernel} against {sample.baseline}: {row.verdict}\n")
+        say(f"{sample.kernel} against {sample.baseline}: {row.verdict}")
         rows.append(row)
     if not rows:
         message = "none of the kernels is for these queries: decode takes --query 1, prefill more"

@@ -27,6 +27,12 @@ JunitOption = Annotated[Path | None, typer.Option(help="Also write gates and ver
 ParquetOption = Annotated[Path | None, typer.Option(help="Also write the table as Parquet.")]
 
 
+def say(text: str) -> None:
+    """A plain line on standard error: it also makes sense in a log."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
 def rules_of(texts: Sequence[str] | None) -> list[Rule]:
     """Parsed before anything is measured.
 

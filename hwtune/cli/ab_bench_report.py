@@ -20,7 +20,7 @@ def page_of(session: Session, comparison: Comparison) -> str:
 
     records = read_requests(session.run_dir)
     shown = series(comparison, session.design, records)
-    return bench_page(comparison, shown, records, session.arms_side_by_side())
+    return bench_page(comparison, shown, records, session.arms_side_by_side(records))
 
 
 def report(

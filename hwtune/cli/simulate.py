@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from hwtune.cli import simulate_options as option
-from hwtune.cli.simulate_predict import PredictOptions, answer
-from hwtune.cli.simulate_workload import WorkloadOptions
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.report.tables import Format
+
+if TYPE_CHECKING:
+    from hwtune.cli.simulate_workload import WorkloadOptions
 
 
 def simulate(
@@ -59,6 +61,9 @@ def simulate(
     Exit status: 0 done (and the counters are as predicted), 1 they differ, 2 usage, 3 bad input,
     4 the server cannot be.
     """
+    from hwtune.cli.simulate_predict import PredictOptions, answer
+    from hwtune.cli.simulate_workload import WorkloadOptions
+
     words = (*([] if model is None else [model]), *ctx.args)
     oracle = oracle or oracle_python is not None
     if batch is not None:

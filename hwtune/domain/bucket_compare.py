@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from hwtune.domain.buckets import Buckets, BucketTime, Clock, Work
 
@@ -178,12 +178,8 @@ def _rows(
         comparable = refusal is None and (not by_phase or _same_work(key[0], baseline, candidate))
         after, after_calls = right.get(key, (0.0, 0))
         rows.append(
-            BucketRow(
-                phase=shared.phase,
-                bucket=shared.bucket,
-                baseline_ms=shared.baseline_ms,
-                baseline_share_pct=shared.baseline_share_pct,
-                baseline_calls=shared.baseline_calls,
+            replace(
+                shared,
                 candidate_ms=after / 1e3,
                 candidate_share_pct=_share(after, candidate),
                 candidate_calls=after_calls,

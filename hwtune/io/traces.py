@@ -16,6 +16,7 @@ from typing import IO, Any, BinaryIO, cast
 from hwtune.domain.bucket_compare import ArmBuckets, join_ranks
 from hwtune.domain.buckets import CATEGORIES, BucketRule, Buckets, TraceEvent, attribute
 from hwtune.domain.errors import InputError
+from hwtune.io.logs import GZIP_MAGIC
 from hwtune.io.marker_sets import TRACE_BUCKETS, read_table
 
 _CHUNK_CHARACTERS = 1 << 20
@@ -25,7 +26,6 @@ _SPACE = re.compile(r"[\s,]*")
 _PATTERNS = ("*.trace.json", "*.trace.json.gz")
 _FRONTEND = ".async_llm."
 """The API server's own trace (vllm/v1/engine/async_llm.py): no rank, and no step runs in it."""
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def load_bucket_rules() -> tuple[BucketRule, ...]:
@@ -116,7 +116,7 @@ class Trace:
         """
         try:
             with path.open("rb") as raw:
-                zipped = raw.peek(2).startswith(_GZIP_MAGIC)
+                zipped = raw.peek(2).startswith(GZIP_MAGIC)
                 source = cast("BinaryIO", gzip.GzipFile(fileobj=raw) if zipped else raw)
                 text = io.TextIOWrapper(source, encoding="utf-8", errors="replace")
                 yield from self._parsed(_Text(text))

@@ -8,6 +8,7 @@ import json
 from hwtune.domain.accuracy import AccuracyReport
 from hwtune.domain.logprobs import DECIDED_LEAD, STRAY_ERROR
 from hwtune.domain.stats import finite_or_null
+from hwtune.report.bench import GATE_MARKS
 from hwtune.report.tables import Column, Format, Table, columns, render
 
 _AGREEMENT = columns(
@@ -32,7 +33,6 @@ _TASKS = columns(
     "gained=gained",
     Column(key="lost_at_most", title="lost at most (95 %)", decimals=1, suffix=" %"),
 )
-_MARKS = {"passed": "ok", "failed": "FAILED", "not checked": "not checked"}
 
 
 def to_text(report: AccuracyReport, kind: Format) -> str:
@@ -92,7 +92,7 @@ def _task_table(report: AccuracyReport) -> Table:
 
 
 def _lines(report: AccuracyReport) -> list[str]:
-    lines = [f"{_MARKS[gate.state]}: {gate.name}: {gate.evidence}" for gate in report.gates]
+    lines = [f"{GATE_MARKS[gate.state]}: {gate.name}: {gate.evidence}" for gate in report.gates]
     lines.append(f"same text in both arms: {report.same_text} of {report.prompts} prompts")
     lines.append(
         f"KL is over the top tokens that both arms list and one bucket for the rest; a decided"

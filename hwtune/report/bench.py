@@ -14,7 +14,7 @@ from hwtune.domain.stats import finite_or_null
 
 _HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
 _STATISTICS = ("p50", "p90", "p95", "p99")
-_MARKS = {"passed": "ok", "failed": "FAILED", "not checked": "not checked"}
+GATE_MARKS = {"passed": "ok", "failed": "FAILED", "not checked": "not checked"}
 
 
 def render(comparison: Comparison, form: str) -> str:
@@ -129,7 +129,7 @@ def _gate_lines(comparison: Comparison) -> list[str]:
 
 def _gate_line(gate: Gate, tier: str = "") -> str:
     where = f"{tier}: " if tier else ""
-    return f"  {_MARKS[gate.state]:<12} {where}{gate.name}: {gate.evidence}"
+    return f"  {GATE_MARKS[gate.state]:<12} {where}{gate.name}: {gate.evidence}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

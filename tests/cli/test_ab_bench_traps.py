@@ -107,6 +107,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+@pytest.mark.usefixtures("on_time")
 def test_a_server_killed_in_block_5_costs_only_the_pair_it_was_in(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     journal = run_dir / "requests.jsonl"
@@ -207,6 +208,7 @@ def _replay(tmp_path: Path, candidate: Behaviour, *options: str, parts: bool = F
     return result
 
 
+@pytest.mark.usefixtures("on_time")
 def test_a_trace_is_replayed_with_its_lengths_and_its_times(tmp_path: Path) -> None:
     result = _replay(tmp_path, FAST, "--rate", "400")
     assert result.exit_code in (0, 1), result.output

@@ -209,9 +209,9 @@ class Session:
         write_text(self.run_dir / REPORT_FILE, report)
         write_text(self.run_dir / PAGE_FILE, page)
 
-    def arms_side_by_side(self) -> ServerComparison | None:
+    def arms_side_by_side(self, records: Sequence[RequestRecord]) -> ServerComparison | None:
         """What differs between the arms' servers; None when one left no evidence."""
-        return arms_side_by_side(self.design, self.run_dir, read_requests(self.run_dir))
+        return arms_side_by_side(self.design, self.run_dir, records)
 
 
 def _any_measured(records: Iterable[RequestRecord]) -> bool:
