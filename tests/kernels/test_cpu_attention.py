@@ -24,6 +24,10 @@ PREFILL_CASES = [
     (4, 4, 64, 96, 130, 191),
     (8, 2, 128, 64, 127, 128),
     (12, 2, 256, 128, 66, 300),
+    # more keys than one tile, and one key more than two
+    (6, 1, 64, 832, 3, 2600),
+    (6, 1, 64, 64, 64, 2049),
+    (12, 2, 256, 128, 66, 1025),
 ]
 DECODE_CASES = [
     (6, 1, 64, 64, 1, 1),
@@ -56,11 +60,17 @@ def test_decode_is_as_right_as_flash_attention(case: tuple[int, ...], dtype: str
 def check_against_reference(
     kernel: Attention, case: tuple[int, ...], dtype: str, sharpness: float = 1.0
 ) -> None:
+    """:func:`check_call` on random numbers of that shape."""
+    import torch
+
+    check_call(kernel, make_call(case, getattr(torch, dtype), sharpness))
+
+
+def check_call(kernel: Attention, call: dict[str, Any]) -> None:
     """At most twice as wrong as flash attention's rounding, and every output written."""
     import torch
     from hwtune_kernels.reference import paged_attention
 
-    call = make_call(case, getattr(torch, dtype), sharpness)
     truth = torch.full_like(call["query"], math.nan, dtype=torch.float64)
     paged_attention(**{**call, "output": truth})
     output = torch.full_like(call["query"], math.nan)
@@ -128,7 +138,24 @@ def test_sharp_softmaxes_keep_their_precision(sharpness: float) -> None:
     from hwtune_kernels.prefill.cpu import prefill_attention
 
     check_against_reference(prefill_attention, (4, 2, 64, 64, 64, 512), "bfloat16", sharpness)
+    check_against_reference(prefill_attention, (4, 2, 64, 64, 70, 4096), "bfloat16", sharpness)
     check_against_reference(page_decode_attention, (4, 2, 64, 64, 1, 512), "bfloat16", sharpness)
+
+
+@pytest.mark.parametrize("oldest_are_highest", [True, False])
+def test_scores_that_rise_or_fall_over_the_context_keep_their_precision(
+    oldest_are_highest: bool,
+) -> None:
+    """The prefill subtracts the newest tile's maxima until an older tile has a higher score."""
+    import torch
+    from hwtune_kernels.prefill.cpu import prefill_attention
+
+    call = make_call((4, 2, 64, 64, 70, 3000), torch.bfloat16, 4.0)
+    shrink = torch.linspace(1.0, 0.05, len(call["block_table"]))
+    pages = call["block_table"].long()
+    by_age = shrink if oldest_are_highest else shrink.flip(0)
+    call["key_pages"][pages] *= by_age[:, None, None, None].bfloat16()
+    check_call(prefill_attention, call)
 
 
 def test_the_yardstick_catches_a_wrong_kernel() -> None:
