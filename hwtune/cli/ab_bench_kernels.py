@@ -34,7 +34,8 @@ def kernels(
     ] = "24/4/256",
     page: Annotated[int, typer.Option(help="Tokens per page.")] = 832,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Implementation to time, e.g. prefill.cpu. Repeatable.")
+        list[str] | None,
+        typer.Option(help="To time: prefill.cpu, or my_module:function. Repeatable."),
     ] = None,
     query: Annotated[
         list[int] | None, typer.Option(help="New tokens per sequence; 1 is decode. Repeatable.")
@@ -124,8 +125,9 @@ def _timed(
     size, page = cases[0].head_size, cases[0].page  # one layer: only lengths differ
     kernels_of = () if found is None else found.kernels
     tunings = {k.implementation: tuning_for(k, size, page) for k in kernels_of}
+    providers = {k.implementation: k.provider for k in kernels_of}
     rows = []
-    for sample in samples(cases, kernels, tunings, pairs):
+    for sample in samples(cases, kernels, tunings, pairs, providers):
         row = judge_sample(sample, confidence=confidence, bandwidth_bytes_per_s=bandwidth)
         say(f"{sample.kernel} against {sample.baseline}: {row.verdict}")
         rows.append(row)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -46,6 +47,23 @@ def test_cpu_kernels_are_compared_and_timed_against_vllms() -> None:
         assert row["interval"][0] <= row["speed_up"] <= row["interval"][1]
 
 
+def test_a_kernel_of_the_users_own_is_held_against_the_reference(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from hwtune_kernels.reference import paged_attention as right\n"
+        "def wrong(**call):\n"
+        "    right(**{**call, 'scale': 2 * call['scale']})\n"
+    )
+    own = ("--kernel", "mine:right", "--kernel", "mine:wrong")
+    done = _hwtune(
+        *(*SMALL, *own, "--query", "70", "--pairs", "6", "--format", "json"),
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    )
+    assert done.returncode == 1, done.stderr
+    right, wrong = json.loads(done.stdout)["rows"]
+    assert right["sample"]["kernel"] == "mine:right" and right["speed_up"] > 0
+    assert wrong["speed_up"] is None and wrong["verdict"].startswith("no ratio")
+
+
 def test_triton_kernels_are_compared_in_the_interpreter() -> None:
     done = _hwtune(
         *(*SMALL, "--kernel", "decode.triton", "--kernel", "prefill.triton", "--batch", "2"),
@@ -82,7 +100,9 @@ def test_triton_kernels_are_compared_in_the_interpreter() -> None:
         (("--pairs", "-1"), "--pairs -1: must be 0 or more"),
         (("--confidence", "nan"), "--confidence nan"),
         (("--kernel", "prefill.cpu", "--query", "1", "--pairs", "0"), "none of the kernels is for"),
-        (("--kernel", "decode.npu", "--query", "1", "--pairs", "0"), "none of hwtune's kernels"),
+        (("--kernel", "decode.npu", "--query", "1", "--pairs", "0"), "is none of prefill.cpu"),
+        (("--kernel", "no_such:kernel", "--query", "1", "--pairs", "0"), "is none of prefill.cpu"),
+        (("--kernel", "os:no_such", "--query", "1", "--pairs", "0"), "os:no_such cannot be loaded"),
         (("--kernel", "decode.triton", "--query", "1"), "needs a GPU"),
         ((*SMALL, "--query", "1", "--batch", "2"), "takes one sequence"),
     ],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from hwtune_kernels import registry
 
 from hwtune.adapters.kernel_bench.timing import Inputs, Runner
 from hwtune.adapters.vllm.cpu_cache import as_vllm_writes, key_and_value_pages
@@ -24,7 +24,9 @@ def wall_clock(call: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def runners(case: CallCase, inputs: Inputs, implementation: str) -> tuple[Runner, Runner]:
+def runners(
+    case: CallCase, inputs: Inputs, implementation: str, kernel: Callable[..., Any]
+) -> tuple[Runner, Runner]:
     """Ours and vLLM's over the same cache. Our kernels take one sequence: so does the case.
 
     Raises:
@@ -38,7 +40,6 @@ def runners(case: CallCase, inputs: Inputs, implementation: str) -> tuple[Runner
     if not same:
         message = "vLLM packs its cache here in a way that the CPU kernels do not read"
         raise ExternalFailureError(message)
-    kernel = registry.load(implementation)
     output = torch.empty_like(inputs.query)
 
     def ours() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from hwtune_kernels import generic, registry
+from hwtune_kernels import generic
 from hwtune_kernels.triton_call import INTERPRETED
 
 from hwtune.adapters.kernel_bench.timing import Clock, Inputs, Runner
@@ -29,13 +29,13 @@ def is_interpreted() -> bool:
     return bool(INTERPRETED)
 
 
-def ours(
-    case: CallCase, inputs: Inputs, implementation: str, tuning: dict[str, int] | None
-) -> Runner:
-    """One of our kernels over the case's batch."""
-    kernel = registry.load(implementation, tuning or {})
+def ours(case: CallCase, inputs: Inputs, implementation: str, kernel: Callable[..., Any]) -> Runner:
+    """An implementation over the case's batch, called as the registry says."""
     output = torch.empty_like(inputs.query)
     lengths, starts = _lengths(case, inputs)
+    more = {}
+    if getattr(kernel, "wants_max_context_len", False):
+        more["max_context_len"] = case.context
 
     def run() -> None:
         kernel(
@@ -48,6 +48,7 @@ def ours(
             output,
             query_start=starts,
             max_query_len=case.query,
+            **more,
         )
 
     return Runner(name=implementation, run=run, output=output)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
+from typing import Any
+
+from hwtune_kernels import registry
 
 from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
 from hwtune.domain.kernel_timing import Caches, CallCase, Sample
+
+Load = Callable[[], Callable[..., Any]]
 
 
 def device_here() -> tuple[str, str]:
@@ -29,14 +35,17 @@ def samples(
     kernels: Sequence[str],
     tunings: Mapping[str, dict[str, int]],
     pairs: int,
+    providers: Mapping[str, str] | None = None,
 ) -> Iterator[Sample]:
     """Every kernel on every case it is made for, one sample per baseline and cache state.
 
     Args:
         cases: shapes to run.
-        kernels: implementations; empty takes those of the device that is here.
+        kernels: implementations; empty takes those of the device that is here. One of the user's
+            (``module:name``) is run on every case, as a CPU's where no GPU is here.
         tunings: implementation -> launch constants.
         pairs: how often each pair is timed; 0 only compares outputs.
+        providers: implementation -> function of the library that it calls.
 
     Raises:
         InputError: a kernel that cannot run here, or a shape it refuses.
@@ -44,11 +53,19 @@ def samples(
         ExternalFailureError: the device or vLLM refused.
     """
     device, _ = device_here()
+    for name in kernels:
+        _require_known(name)
     for name in kernels or _default_kernels(device):
+        load = partial(
+            registry.load, name, tunings.get(name) or {}, (providers or {}).get(name, "")
+        )
         for case in cases:
-            if name.startswith(case.operation):
+            if ":" in name or name.startswith(case.operation):
                 try:
-                    yield from _one(case, name, tunings.get(name), pairs, device)
+                    yield from _one(case, name, load, pairs, device)
+                except (ImportError, AttributeError, LookupError) as error:
+                    message = f"{name} cannot be loaded: {error}"
+                    raise InputError(message) from None
                 except (ValueError, TypeError) as error:
                     message = f"{name} does not take {_shown(case)}: {error}"
                     raise InputError(message) from None
@@ -62,21 +79,23 @@ def _default_kernels(device: str) -> tuple[str, ...]:
     return (f"prefill.{kind}", f"decode.{kind}")
 
 
-def _one(
-    case: CallCase, name: str, tuning: dict[str, int] | None, pairs: int, device: str
-) -> Iterator[Sample]:
-    _need("vllm")
-    if name.endswith(".cpu"):
-        yield _on_cpu(case, name, pairs)
-    elif name.endswith(".triton"):
-        _need("triton")
-        yield from _in_triton(case, name, tuning, pairs, device)
-    else:
-        message = f"{name} is none of hwtune's kernels"
+def _require_known(name: str) -> None:
+    if not registry.is_available(name):
+        ours = ", ".join([*registry.IMPLEMENTATIONS, *registry.PROVIDED])
+        message = f"--kernel {name}: is none of {ours}, and no module:name that is found here"
         raise InputError(message)
 
 
-def _on_cpu(case: CallCase, name: str, pairs: int) -> Sample:
+def _one(case: CallCase, name: str, load: Load, pairs: int, device: str) -> Iterator[Sample]:
+    _need("vllm")
+    if name.endswith(".cpu") or (":" in name and device == "cpu"):
+        yield _on_cpu(case, name, load, pairs)
+    else:
+        _need("triton")
+        yield from _on_gpu(case, name, load, pairs, device)
+
+
+def _on_cpu(case: CallCase, name: str, load: Load, pairs: int) -> Sample:
     from hwtune.adapters.kernel_bench.cpu import runners, wall_clock
     from hwtune.adapters.kernel_bench.timing import make_inputs, measure
 
@@ -84,7 +103,7 @@ def _on_cpu(case: CallCase, name: str, pairs: int) -> Sample:
         message = f"--batch {case.batch}: {name} takes one sequence"
         raise InputError(message)
     inputs = make_inputs(case, "cpu")
-    kernel, baseline = runners(case, inputs, name)
+    kernel, baseline = runners(case, inputs, name, load())
     return measure(
         case,
         inputs,
@@ -97,9 +116,7 @@ def _on_cpu(case: CallCase, name: str, pairs: int) -> Sample:
     )
 
 
-def _in_triton(
-    case: CallCase, name: str, tuning: dict[str, int] | None, pairs: int, device: str
-) -> Iterator[Sample]:
+def _on_gpu(case: CallCase, name: str, load: Load, pairs: int, device: str) -> Iterator[Sample]:
     from hwtune.adapters.kernel_bench import gpu
     from hwtune.adapters.kernel_bench.timing import Clock, make_inputs, measure
 
@@ -110,7 +127,7 @@ def _in_triton(
         message = "Triton's interpreter takes no times: give --pairs 0"
         raise InputError(message)
     inputs = make_inputs(case, device)
-    kernel = gpu.ours(case, inputs, name, tuning)
+    kernel = gpu.ours(case, inputs, name, load())
     clocks: dict[Caches, Clock] = {"as they are": gpu.warm_clock}
     if pairs:
         clocks = {"warm": gpu.warm_clock, "cold": gpu.cold_clock()}
