@@ -197,6 +197,7 @@ def _foreign(run: ServedRun) -> int | None:
 
 
 def _probe(plan: LaunchPlan) -> WorkItem:
-    from hwtune.adapters.vllm.probe import PROBE_OUTPUT_TOKENS, probe_tokens
+    from hwtune.adapters.vllm.probe import probe_tokens
+    from hwtune.domain.planning import PROBE_OUTPUT_TOKENS
 
     return WorkItem(id="probe", prompt_tokens=probe_tokens(plan), output_tokens=PROBE_OUTPUT_TOKENS)

@@ -29,6 +29,8 @@ CUSTOM_BACKEND = "CUSTOM"
 
 _UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
 """Flags that move the server to where hwtune, which speaks plain HTTP to a port, cannot watch it."""
+PROBE_OUTPUT_TOKENS = 4
+"""Tokens that the start-up probe asks for: each but the first is a call of a decode kernel."""
 
 _DTYPES = {"half": "float16", "float": "float32"}
 """vLLM's other names of dtypes (config/model.py)."""
@@ -311,8 +313,8 @@ def _never_called(spec: KernelSpec, request: ServerRequest, deployment: Deployme
     """Why no request of this deployment can have the shape that the kernel takes."""
     longest = deployment.max_model_len or request.shape.max_model_len
     needed = max(spec.when.min_context_len, spec.when.min_query_len)
-    if longest is not None and longest < needed:
-        return f"it takes {needed} tokens or more, the longest sequence has {longest}"
+    if longest is not None and longest < needed + PROBE_OUTPUT_TOKENS:
+        return f"it takes {needed} tokens or more, the longest sequence has {longest}, answer included"
     budget = deployment.max_num_batched_tokens
     if budget is not None and budget < spec.when.min_query_len:
         return (

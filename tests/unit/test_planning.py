@@ -85,6 +85,17 @@ def test_a_kernel_that_can_never_take_the_layer_is_a_note() -> None:
     assert "kernel vendor_prefill will not run: head size 64, not 256" in candidate.notes
 
 
+@pytest.mark.parametrize(
+    ("longest", "kernels"),
+    [("8196", ("prefill_head_64",)), ("8195", ()), ("8192", ()), ("4096", ())],
+)
+def test_a_kernel_is_expected_where_a_prompt_for_it_leaves_room_for_an_answer(
+    longest: str, kernels: tuple[str, ...]
+) -> None:
+    candidate = plan("cpu", flags=(*PREFIX_OFF, "--max-model-len", longest))
+    assert candidate.expect.kernels == kernels
+
+
 def test_a_block_size_of_the_user_is_kept() -> None:
     candidate = plan(flags=("--block-size", "128", *PREFIX_OFF))
     assert candidate.added == ()

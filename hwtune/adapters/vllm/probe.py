@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from hwtune.adapters.vllm.server import RunningServer, ask
 from hwtune.domain.kernel import KernelSpec
 from hwtune.domain.launch import LaunchPlan
-from hwtune.domain.planning import flag_value
+from hwtune.domain.planning import PROBE_OUTPUT_TOKENS, flag_value
 
-PROBE_OUTPUT_TOKENS = 4
 PROBE_TIMEOUT_S = 600.0
 SHORTEST_PROBE_TOKENS = 32
 """vLLM 0.32's CPU build dies of a one-token prompt to a GDN model (causal_conv1d_fwd_cpu)."""

@@ -87,7 +87,7 @@ def _attend(
 
 def _tile_tokens(rows: torch.Tensor) -> int:
     least, most = KEY_TILE_TOKENS
-    fit = _TILE_SCORES // (rows.shape[0] * rows.shape[1])
+    fit: int = _TILE_SCORES // (rows.shape[0] * rows.shape[1])
     return min(max(fit // least * least, least), most)
 
 
