@@ -314,7 +314,9 @@ def _never_called(spec: KernelSpec, request: ServerRequest, deployment: Deployme
     longest = deployment.max_model_len or request.shape.max_model_len
     needed = max(spec.when.min_context_len, spec.when.min_query_len)
     if longest is not None and longest < needed + PROBE_OUTPUT_TOKENS:
-        return f"it takes {needed} tokens or more, the longest sequence has {longest}, answer included"
+        return (
+            f"it takes {needed} tokens or more, the longest sequence has {longest}, answer included"
+        )
     budget = deployment.max_num_batched_tokens
     if budget is not None and budget < spec.when.min_query_len:
         return (
