@@ -34,9 +34,8 @@ _WRAPPERS = (
     "Executor failed",
     "cancelled",
     "unhandled errors in a TaskGroup",
-    "Worker proc ",
-    "Worker VllmWorkerProcess pid ",
-    "Engine core proc ",
+    "The actor died unexpectedly before finishing this task",
+    "The Inner error is reported as above",
 )
 _MAIN_GAVE_UP = re.compile(
     r"(?:\w+: )?(?:Engine core initialization failed|Engine process failed to start)"
@@ -166,9 +165,9 @@ class FailureTracker:
             if opened.age > _MAX_AGE:
                 del self._open[key]
 
-    def fatal(self, text: str, place: Place, *, phase: Phase) -> None:
-        """A message that means the end without any traceback."""
-        self._add(text, place, phase=phase, wrapper=text.startswith(_WRAPPERS))
+    def fatal(self, text: str, place: Place, *, phase: Phase, echo: bool = False) -> None:
+        """A message that means the end without any traceback; an ``echo`` says not why."""
+        self._add(text, place, phase=phase, wrapper=echo or text.startswith(_WRAPPERS))
 
     def _close(self, line: LogLine, place: Place, opened: _Open, match: re.Match[str]) -> None:
         if match["name"].rsplit(".", 1)[-1] in _STOPPED or match["name"] in _STOPPED:

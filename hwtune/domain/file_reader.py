@@ -27,6 +27,8 @@ _TIME_WITHIN = 300
 _TIME_CHARS = 14
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _FEW_LINES = 4
+_FRAME = re.compile(rb"[`~]{3,20}\w{0,20}|(?:</?[a-z]{1,10}>){1,8}|[\[\](){},]{1,8}")
+"""What a paste begins and ends with."""
 
 
 class Audience(Protocol):
@@ -63,7 +65,7 @@ class FileReader:
     def read_all(self, lines: Iterable[tuple[int, str]]) -> Iterator[LogLine]:
         """Each of the lines ``(number, text)``."""
         for number, text in lines:
-            if text and not text.isspace():
+            if not _says_nothing(text.encode("utf-8", errors="replace")):
                 self._last = (number, text)
             yield from self._parsed(number, text)
 
@@ -83,7 +85,7 @@ class FileReader:
             lines = block.split(b"\n")
             yield from self._wanted(first, lines, quotes=b"hwtune[" in block)
             last = len(lines) - 1
-            while last >= 0 and not lines[last].strip():
+            while last >= 0 and _says_nothing(lines[last]):
                 last -= 1
             if last >= 0:
                 self._last = (first + last, _text(lines[last]))
@@ -104,10 +106,12 @@ class FileReader:
     def _teach(self, lines: list[bytes]) -> None:
         """Headers show the collector's prefix and the clock, also where they state nothing."""
         self._skip = _end_of_prefix(lines)
+        self._prefixes.teaching = True
         for number, raw in enumerate(lines, start=1):
             line = parse_line(self.file, number, _text(raw), prefixes=self._prefixes)
             self._audience.glance(line)
             self.clock = self.clock or _clock(line.time)
+        self._prefixes.teaching = False
 
     def _wanted(self, first: int, lines: list[bytes], *, quotes: bool) -> Iterator[LogLine]:
         """Lines of known dull kinds cost one search, one slice and one look-up each."""
@@ -186,6 +190,11 @@ def _end_of_prefix(lines: list[bytes]) -> int:
 def _is_request(raw: bytes, *, asked: bool) -> bool:
     """Whether a line with ACCESS is uvicorn's, and of a request that nobody asks for any more."""
     return (not asked or REQUEST not in raw) and SOURCE not in raw and b"\r" not in raw
+
+
+def _says_nothing(raw: bytes) -> bool:
+    text = raw.strip()
+    return not text or (len(text) < 100 and _FRAME.fullmatch(text) is not None)
 
 
 def _clock(time: str | None) -> str:

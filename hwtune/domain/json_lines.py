@@ -16,6 +16,7 @@ _MESSAGE = (
     "@message",
     "body",
     "line",
+    "data",
 )
 _LEVEL = ("level", "levelname", "severity", "log.level")
 _TRACE = ("exc_info", "exception", "exc_text", "stack_trace", "traceback", "error.stack_trace")
@@ -29,7 +30,7 @@ def unwrap_json(text: str) -> dict[str, str] | None:
 
     Objects inside a string (a collector that wraps JSON logging) are unwrapped once more.
     """
-    text = text.strip()
+    text = text.strip().rstrip(",]")
     if not text.endswith("}") or len(text) > _MAX_CHARS:
         return None
     try:

@@ -10,7 +10,9 @@ texts of every marker.
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
 
 from hwtune.domain.literals import any_of
@@ -26,6 +28,8 @@ _MAX_KNOWN = 50_000
 _FEW = 12
 _ERROR, _TRACEBACK = b"ERROR ", b"Traceback (most recent call last):"
 """Of an error any words may stand before its traceback in the same line, so none is dull."""
+_SEVERAL = re.compile(rb"\.py:\d+\] .*?\.py:\d+\] ")
+"""Two headers: one line that holds several, of which the first says nothing of the others."""
 _ALWAYS = ("Traceback (most recent call last):", "hwtune[")
 _LEVELS = (b"DEBUG ", b"INFO ", b"WARNING ", b"ERROR ", b"CRITICAL ")
 _PREFIX = (b" ", b"\t", b"(", b"[")
@@ -41,6 +45,7 @@ class LineFilter:
         self._markers = [
             (tuple(start.encode()[:_START_BYTES] for start in marker.starts), marker)
             for marker in markers
+            if not marker.plain
         ]
         self._search: Search = _searcher(markers)
         self._by_start: dict[bytes, Search | None] = {}
@@ -60,6 +65,8 @@ class LineFilter:
         if SOURCE in key[:BEFORE]:
             start = key[BEFORE + len(HEADER_END) :]
             search = self._of_start(start)
+            if search is not self._search and _SEVERAL.search(raw):
+                return bool(self._search(raw))
             if search is None:
                 if b"hwtune[" in raw:
                     return True
@@ -110,6 +117,8 @@ def _finder(forms: list[bytes]) -> Search:
 
 
 def _forms(text: str) -> set[bytes]:
-    """The text as it stands in a file: plain, and inside a JSON string of either make."""
+    """The text as it stands in a file: plain, inside a JSON string of either make, or in HTML."""
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
-    return {text.encode(), plain.encode(), json.dumps(text)[1:-1].encode()}
+    escaped = html.escape(text)
+    forms = (text, plain, json.dumps(text)[1:-1], html.escape(text, quote=False), escaped)
+    return {form.encode() for form in (*forms, escaped.replace("&#x27;", "&#39;"))}

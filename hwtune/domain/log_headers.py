@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
@@ -56,12 +57,15 @@ class Header:
     source: str | None
 
 
-def find_header(text: str, *, without: re.Pattern[str]) -> Header | None:
+def find_header(
+    text: str, *, without: re.Pattern[str], trusted: Callable[[str], bool] | None = None
+) -> Header | None:
     """The header at the start, or behind a prefix of unknown make that quotes nothing.
 
     Args:
         text: the line without colours, known prefixes and process names.
         without: what may stand in the prefix and is not looked at (process names).
+        trusted: asked whether a prefix with quotation marks stands before every line of the file.
     """
     match = _VLLM.match(text)
     if match is None:
@@ -72,7 +76,8 @@ def find_header(text: str, *, without: re.Pattern[str]) -> Header | None:
     if match is None:
         found = (pattern.search(text, 0, _WITHIN) for pattern in _BEHIND_ANYTHING)
         match = next((m for m in found if m), None)
-        if match and _QUOTING.search(without.sub("", text[: match.start()])):
+        prefix = "" if match is None else text[: match.start()]
+        if _QUOTING.search(without.sub("", prefix)) and not (trusted and trusted(prefix)):
             return None
     return None if match is None else _header(match)
 

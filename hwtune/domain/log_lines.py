@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hwtune.domain.json_lines import split_json, unwrap_json
-from hwtune.domain.line_prefixes import LearntPrefixes, strip_known
+from hwtune.domain.line_prefixes import LearntPrefixes, service_of, strip_known
+from hwtune.domain.line_quoting import split_quoted, unquote
 from hwtune.domain.log_headers import ANY, Header, find_header
 
 _ANSI = re.compile(
@@ -25,7 +26,7 @@ _ANSI_REST = re.compile(
 _ANSI_SPELT = re.compile(r"(?:\\(?:x1[bB]|u001[bB]|033|e)|#033|\^\[|\u241b|\ufffd)\[[\d;]{0,20}m")
 """The escape byte as collectors and editors write it: ``\\x1b``, rsyslog's ``#033``, ``^[``."""
 _PROCESS = re.compile(
-    r"\((?P<name>[A-Za-z_][\w :.-]{0,60}?) ?(?P<ids>(?:rank=\d+ )?pid=\d+[^()]{0,60})\) ?"
+    r"\((?P<name>[A-Za-z_][\w :.,=-]{0,60}?),? ?(?P<ids>(?:rank=\d+ )?pid=\d+[^()]{0,60})\) ?"
 )
 _RAY_PID = re.compile(r"\((?P<ids>pid=\d+[^()]{0,60})\) ?")
 _REPEATED = re.compile(
@@ -53,6 +54,8 @@ class LogLine:
     """A later line of one message: the same header as the line before, which ended in CR, or one
     behind a line end inside a JSON string."""
     trailing_cr: bool = False
+    service: str = ""
+    """Container that wrote it, where Docker says so."""
 
     @property
     def is_logger(self) -> bool:
@@ -74,10 +77,12 @@ def strip_colours(text: str) -> str:
 def split_progress(text: str) -> Iterator[str]:
     """A progress bar overwrites its line with bare CRs; each piece is a line of its own.
 
+    So is each line that a list of strings or a paste without line ends holds.
     A CR at the very end belongs to the line end and stays.
     """
     if "\r" not in text[:-1]:
-        yield from split_json(text)
+        for piece in split_json(text):
+            yield from split_quoted(piece)
         return
     *pieces, last = text.split("\r")
     for piece in pieces:
@@ -115,7 +120,7 @@ def parse_lines(
 ) -> tuple[LogLine, ...]:
     """What one physical line holds: one line, or all those of a JSON message; never raises."""
     trailing_cr = raw.endswith("\r")
-    text = _REPEATED.sub("", strip_colours(raw.rstrip().lstrip("\ufeff")))
+    text = unquote(_REPEATED.sub("", strip_colours(raw.rstrip().lstrip("\ufeff"))))
     blank = LogLine(
         file=file,
         number=number,
@@ -125,6 +130,7 @@ def parse_lines(
         source=None,
         message="",
         trailing_cr=trailing_cr,
+        service=service_of(text),
     )
     lines = _from_text(blank, strip_known(text, until=ANY), prefixes)
     first = lines[0]
@@ -147,7 +153,8 @@ def _from_text(
             return tuple(
                 dataclasses.replace(line, process=line.process or process) for line in lines
             )
-    head = find_header(rest, without=_PROCESS)
+    trusted = None if prefixes is None else prefixes.trusts
+    head = find_header(rest, without=_PROCESS, trusted=trusted)
     if head is not None:
         return (_with_header(blank, rest, head, process, prefixes),)
     if prefixes is not None and not learnt:

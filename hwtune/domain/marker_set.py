@@ -38,6 +38,10 @@ class Marker:
     rank: int
     bare: bool
     """Whether a line without logger header counts too (uvicorn, the C++ runtime)."""
+    plain: bool
+    """Whether only lines without logger header count: another program's, whatever they begin with."""
+    echo: bool
+    """Whether a fatal line only reports an end whose cause something else may have said."""
     once: bool
     """Whether later matches add nothing."""
     not_from: tuple[str, ...]
@@ -101,11 +105,11 @@ def match_line(line: LogLine, markers: tuple[Marker, ...]) -> Iterator[MarkerMat
 
 
 def _match(line: LogLine, marker: Marker) -> re.Match[str] | None:
-    if not line.is_logger and not marker.bare:
+    if marker.plain if line.is_logger else not (marker.bare or marker.plain):
         return None
     if marker.not_from and _file_of(line) in marker.not_from:
         return None
-    message = line.message.lstrip() if marker.bare else line.message
+    message = line.message.lstrip() if marker.bare or marker.plain else line.message
     if not message.startswith(marker.starts):
         return None
     if not marker.begins:

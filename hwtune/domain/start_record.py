@@ -59,6 +59,7 @@ class StartRecord:
         self._started = False
         self._stopping = False
         self._server_line: Place | None = None
+        self._services: set[str] = set()
         self.last: Place | None = None
         """The last line that was taken; lines that state nothing are not."""
 
@@ -98,6 +99,8 @@ class StartRecord:
         self.note_server(line)
         failures = len(self._failures.failures)
         self._failures.feed(line, place, phase=self._phase())
+        if line.service and line.is_logger and matches:
+            self._services.add(line.service)
         for match in matches:
             self._apply(match, line)
         if "hwtune[" in line.message and not any(m.marker.kind == "hwtune" for m in matches):
@@ -116,7 +119,7 @@ class StartRecord:
         if marker.kind == "hwtune":
             self._mark(match, line, place)
         elif marker.kind == "fatal":
-            self._failures.fatal(line.message.strip(), place, phase=self._phase())
+            self._end(match, line, place)
         elif marker.kind == "fallback" and len(self._fallbacks) < _MAX_FALLBACKS:
             self._fallbacks.append(place)
         elif marker.kind == "request error":
@@ -131,6 +134,13 @@ class StartRecord:
             self.progress.server_process = line.process or ""
         elif marker.start == "engine":
             self.progress.moved += 1
+
+    def _end(self, match: MarkerMatch, line: LogLine, place: Place) -> None:
+        """A fatal line; one about a container counts if vLLM's lines came from that container."""
+        service = match.groups.get("service")
+        if service is None or not self._services or service in self._services:
+            text, echo = line.message.strip(), match.marker.echo
+            self._failures.fatal(text, place, phase=self._phase(), echo=echo)
 
     def _note_phase(self, fact: str) -> None:
         if fact == "startup_complete":

@@ -75,6 +75,8 @@ def _marker(file: str, entry: dict[str, Any]) -> Marker:
             constant=_constant(entry.get("constant")),
             rank=entry.get("rank", 0),
             bare=entry.get("bare", False),
+            plain=entry.get("plain", False),
+            echo=entry.get("echo", False),
             once=entry.get("once", False),
             not_from=tuple(entry.get("not_from", ())),
             start=cast("StartKind | None", entry.get("start")),

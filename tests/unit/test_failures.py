@@ -278,3 +278,49 @@ def test_a_process_that_died_silently_counts_only_where_nothing_says_why() -> No
     told = first_cause(_evidence(died, *_traceback(WORKER, "ValueError: real")))
     assert told is not None
     assert told.text == "ValueError: real"
+
+
+LOADING = "vllm-1  | (APIServer pid=7) INFO 11-30 06:51:30 [api_utils.py:330] vLLM server version 0.32.0, serving model m"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm-1 exited with code 137",
+        "Aug 18 14:14:54 host systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL",
+        "[12345.678901] Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:9kB",
+        "      Reason:       OOMKilled",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some were killed.",
+        "srun: error: node4: task 0: Killed",
+    ],
+)
+def test_the_system_tells_of_a_death_that_the_log_does_not_explain(line: str) -> None:
+    evidence = _evidence(LOADING, line)
+    cause = first_cause(evidence)
+    assert cause is not None
+    assert line.endswith(cause.text.strip())
+    assert evidence.value("startup_complete") is False
+    told = first_cause(_evidence(LOADING, *_traceback(ENGINE, "ValueError: real"), line))
+    assert told is not None
+    assert told.text == "ValueError: real"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grafana-1 exited with code 1",
+        "vllm-1 exited with code 0",
+        "vllm-1 exited with code 143",
+        "host kernel: Out of memory: Killed process 99 (chrome) total-vm:9kB",
+    ],
+)
+def test_other_containers_and_orderly_ends_are_no_failure(line: str) -> None:
+    assert _evidence(LOADING, f"vllm-1  | {STARTED}", line).failures == ()
+
+
+def test_the_end_of_a_job_counts_only_for_a_server_that_had_not_started() -> None:
+    limit = "slurmstepd: error: *** JOB 7 ON n4 CANCELLED AT 2026-08-18T14:14:54 DUE TO TIME LIMIT ***"
+    starting = first_cause(_evidence(LOADING, limit))
+    assert starting is not None
+    assert "TIME LIMIT" in starting.text
+    assert first_cause(_evidence(LOADING, STARTED, limit)) is None
