@@ -23,6 +23,7 @@ def symptoms_of(evidence: Evidence, expect: Expectation | None) -> Symptoms:
     symptoms.update(_plan_symptoms(evidence))
     cause = first_cause(evidence)
     symptoms["first_error"] = "" if cause is None else cause.text
+    symptoms["cause_is_report"] = _yes(cause is not None and cause.wrapper)
     symptoms["all_errors"] = "\n".join(
         failure.text for failure in evidence.failures if failure.phase != "shutdown"
     )

@@ -40,6 +40,17 @@ _WRAPPERS = (
 _MAIN_GAVE_UP = re.compile(
     r"(?:\w+: )?(?:Engine core initialization failed|Engine process failed to start)"
 )
+_NOTEBOOK = re.compile(r"[A-Za-z_]\w{0,80} {2,200}Traceback \(most recent call last\)$")
+"""IPython names the exception in the first line of its traceback, and again in the last."""
+_RAW = re.compile(
+    r"(?:\w+\.)*(?:KeyError|HTTPError|HTTPStatusError|Connect\w*Error|MaxRetryError|NewConnectionError"
+    r"|gaierror|\w*TimeoutError|LocalEntryNotFoundError|GatedRepoError|RepositoryNotFoundError): "
+)
+"""Exceptions that a library catches to say in words what is wrong."""
+_IN_WORDS = re.compile(
+    r"does not recognize this architecture|gated repo|couldn't connect to|not a local folder|is restricted"
+    r"|not a valid model identifier|does not appear to have a file named|Invalid repository ID|Can't load"
+)
 _STOPPED = frozenset(
     {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "asyncio.exceptions.CancelledError"}
 )
@@ -104,10 +115,11 @@ class _Open:
 
 @dataclass(slots=True)
 class _Pending:
-    """An exception whose text goes on in the next line (pydantic)."""
+    """An exception whose text goes on in the next line (pydantic), or only begins there."""
 
     key: _Key
     index: int
+    begins: bool = False
 
 
 class FailureTracker:
@@ -141,7 +153,8 @@ class FailureTracker:
         key = _key(line)
         if self._pending is not None:
             self._finish_detail(key, line)
-        if line.message.rstrip().endswith(_TRACEBACK):
+        text = line.message.rstrip()
+        if text.endswith(_TRACEBACK) or _NOTEBOOK.match(text):
             self._open[key] = _Open(source=line.source, phase=phase)
             return
         self._forget_old()
@@ -152,7 +165,7 @@ class FailureTracker:
             opened.age = 0
             opened.see(line.message)
             return
-        match = _EXCEPTION.match(line.message.rstrip())
+        match = _EXCEPTION.match(text)
         if match is None or not _may_end(match["name"], opened):
             opened.interrupted = True
             return
@@ -180,16 +193,17 @@ class FailureTracker:
         text = match["text"] or ""
         shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
         self._add(shown, place, phase=opened.phase, wrapper=text.startswith(_WRAPPERS))
-        if "validation error" in text:
-            key = _key(line)
-            self._pending = _Pending(key=key, index=len(self.failures) - 1)
+        begins = not text and line.message.rstrip().endswith(":")
+        if begins or "validation error" in text:
+            index = len(self.failures) - 1
+            self._pending = _Pending(key=_key(line), index=index, begins=begins)
 
     def _finish_detail(self, key: _Key, line: LogLine) -> None:
         pending = self._pending
         if pending is None or key != pending.key:
             return
         self._pending = None
-        if _DETAIL.match(line.message):
+        if _DETAIL.match(line.message) or (pending.begins and line.message.strip()):
             old = self.failures[pending.index]
             text = f"{old.text}: {line.message.strip()}"[:_MAX_TEXT]
             self.failures[pending.index] = Failure(
@@ -223,4 +237,12 @@ def first_cause(evidence: Evidence) -> Failure | None:
     """
     real = [failure for failure in evidence.failures if failure.phase != "shutdown"]
     causes = [failure for failure in real if not failure.wrapper]
-    return next(iter(causes or real), None)
+    return next(iter(_in_words(causes) or causes or real), None)
+
+
+def _in_words(causes: list[Failure]) -> list[Failure]:
+    """What the same process made of a first exception that a library caught to explain it."""
+    if not causes or not _RAW.match(causes[0].text):
+        return []
+    process = causes[0].place.process
+    return [f for f in causes if f.place.process == process and _IN_WORDS.search(f.text)]

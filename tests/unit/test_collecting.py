@@ -113,7 +113,8 @@ def test_the_smallest_capacity_of_all_workers_counts() -> None:
         ("Prefetching checkpoint files (num_threads=8, block_size=16777216 bytes)",
          "requested_block_size", None),
         ("kv cache group sizes (896, 8)", "manager_block_sizes", (896, 8)),
-        ("Overriding num_gpu_blocks=0 with num_gpu_blocks_override=512", "num_gpu_blocks", 512),
+        ("Overriding num_gpu_blocks=9 with num_gpu_blocks_override=512", "num_gpu_blocks", 512),
+        ("Overriding num_gpu_blocks=0 with num_gpu_blocks_override=512", "num_gpu_blocks", None),
     ],
 )  # fmt: skip
 def test_lines_that_look_alike(line: str, fact: str, value: Value | None) -> None:

@@ -319,7 +319,9 @@ def test_other_containers_and_orderly_ends_are_no_failure(line: str) -> None:
 
 
 def test_the_end_of_a_job_counts_only_for_a_server_that_had_not_started() -> None:
-    limit = "slurmstepd: error: *** JOB 7 ON n4 CANCELLED AT 2026-08-18T14:14:54 DUE TO TIME LIMIT ***"
+    limit = (
+        "slurmstepd: error: *** JOB 7 ON n4 CANCELLED AT 2026-08-18T14:14:54 DUE TO TIME LIMIT ***"
+    )
     starting = first_cause(_evidence(LOADING, limit))
     assert starting is not None
     assert "TIME LIMIT" in starting.text
