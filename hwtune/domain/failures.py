@@ -6,8 +6,11 @@ process that waited for it. The last one is the least informative. Rules:
 * an exception is the first unindented line after ``Traceback (most recent call last):`` of the
   same process;
 * an exception that only says that another process failed is a *wrapper*;
-* a traceback logged by the code that serves requests is a request's error, not the server's;
+* a traceback logged by the code that serves requests, or behind uvicorn's "Exception in ASGI
+  application", is a request's error, not the server's;
 * one of Python's own tidying up, of its logging or of vLLM's usage report ends nothing;
+* frames without that line (an excerpt) open a traceback, too, for a few lines;
+* an exception on a line of its own is taken for want of better, while the server starts;
 * what a server prints after it was asked to stop is its way of stopping, not a cause.
 """
 
@@ -63,10 +66,10 @@ _NO_EXCEPTION = frozenset({"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITIC
 """uvicorn's levels stand where an exception's name would."""
 _LOOKS_LIKE_EXCEPTION = re.compile(r"(?:Error|Exception|Failure|Timeout|Exit|Interrupt|Warning)$")
 _FRAME = re.compile(
-    r"""\s{1,20}File "(?:[^"]{0,300}/)?(?P<where>[^"/]{1,100}", line \d+, in \S{1,100})"""
+    r"""\s{0,20}File "(?:[^"]{0,300}/)?(?P<where>[^"/]{1,100}", line \d+, in \S{1,100})"""
 )
 _ASIDE = re.compile(
-    r"""/(?:usage/usage_lib|multiprocessing/resource_tracker)\.py", line \d+, in """
+    r"""/(?:usage/usage_lib|multiprocessing/resource_tracker|collect_env)\.py", line \d+, in """
 )
 """A frame that tells that the traceback ends nothing."""
 _ASIDE_FIRST = re.compile(r"""/logging/\w+\.py", line \d+, in emit$|, in __del__$""")
@@ -75,6 +78,11 @@ _DETAIL = re.compile(r"^\s{1,8}\S")
 _MAX_TEXT = 500
 _MAX_AGE = 2000
 """Lines of other processes that may stand between two lines of one traceback."""
+_MAX_AGE_OF_EXCERPT = 40
+"""The same, where the traceback's first line is missing."""
+_ALONE = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{1,80}(?:Error|Exception): \S")
+"""An exception's line that nothing precedes."""
+_ASGI = "Exception in ASGI application"
 
 
 _Key = tuple[str, str | None, bool]
@@ -101,6 +109,9 @@ class _Open:
     """Whether a frame told that it ends nothing."""
     interrupted: bool = False
     """Lines of another program stood between its own."""
+    max_age: int = _MAX_AGE
+    of_request: bool = False
+    """Whether a request failed with it."""
 
     def see(self, text: str) -> None:
         """Takes an indented line, which may be a frame."""
@@ -130,6 +141,8 @@ class FailureTracker:
         self.request_errors = 0
         self._open: dict[_Key, _Open] = {}
         self._pending: _Pending | None = None
+        self._alone: set[str] = set()
+        self._request: _Key | None = None
 
     def busy(self, file: str) -> bool:
         """Whether a traceback is open in a file, so that any line of it may matter."""
@@ -153,29 +166,65 @@ class FailureTracker:
         key = _key(line)
         if self._pending is not None:
             self._finish_detail(key, line)
+        if line.message.endswith(_ASGI):
+            self._request = key
+        elif line.is_logger and key[:2] == (self._request or ())[:2]:
+            self._request = None
         text = line.message.rstrip()
         if text.endswith(_TRACEBACK) or _NOTEBOOK.match(text):
-            self._open[key] = _Open(source=line.source, phase=phase)
+            of_request = key == self._request
+            self._open[key] = _Open(source=line.source, phase=phase, of_request=of_request)
             return
         self._forget_old()
-        opened = self._open.get(key)
-        if opened is None or (line.is_logger and line.level not in ("ERROR", "CRITICAL")):
+        if line.is_logger and line.level not in ("ERROR", "CRITICAL"):
             return
-        if line.message[:1] in ("", " ", "\t", "^", "|"):
+        opened = self._open.get(key) or self._excerpt(key, line, phase)
+        if opened is None:
+            self._take_alone(line, place, text, phase)
+        elif line.message[:1] in ("", " ", "\t", "^", "|"):
             opened.age = 0
             opened.see(line.message)
-            return
-        match = _EXCEPTION.match(text)
+        else:
+            self._end(key, line, place, opened)
+
+    def _end(self, key: _Key, line: LogLine, place: Place, opened: _Open) -> None:
+        match = _EXCEPTION.match(line.message.rstrip())
         if match is None or not _may_end(match["name"], opened):
             opened.interrupted = True
             return
         del self._open[key]
         self._close(line, place, opened, match)
 
+    def _excerpt(self, key: _Key, line: LogLine, phase: Phase) -> _Open | None:
+        """A traceback whose first line is missing begins with any frame."""
+        if _FRAME.match(line.message) is None:
+            return None
+        self._open[key] = opened = _Open(
+            source=line.source,
+            phase=phase,
+            interrupted=True,
+            max_age=_MAX_AGE_OF_EXCERPT,
+            of_request=key == self._request,
+        )
+        return opened
+
+    def _take_alone(self, line: LogLine, place: Place, text: str, phase: Phase) -> None:
+        if phase != "start" or _ALONE.match(text) is None:
+            return
+        if line.source and _REQUEST_FILES.match(line.source):
+            return
+        if not any(failure.text.startswith(text[:_MAX_TEXT]) for failure in self.failures):
+            self._add(text, place, phase=phase, wrapper=True)
+            self._alone.add(text[:_MAX_TEXT])
+
+    def started(self) -> None:
+        """The start completed, so that what was only taken for want of better ended nothing."""
+        self.failures = [f for f in self.failures if not (f.wrapper and f.text in self._alone)]
+
     def _forget_old(self) -> None:
         for key, opened in list(self._open.items()):
             opened.age += 1
-            if opened.age > _MAX_AGE:
+            if opened.age > opened.max_age:
                 del self._open[key]
 
     def fatal(self, text: str, place: Place, *, phase: Phase, echo: bool = False) -> None:
@@ -187,7 +236,7 @@ class FailureTracker:
             return
         if opened.aside:
             return
-        if opened.source and _REQUEST_FILES.match(opened.source):
+        if opened.of_request or (opened.source and _REQUEST_FILES.match(opened.source)):
             self.request_errors += 1
             return
         text = match["text"] or ""

@@ -26,11 +26,19 @@ ACCESS, REQUEST = b" HTTP/1.", b"POST /"
 _START_BYTES = AFTER - len(HEADER_END)
 _MAX_KNOWN = 50_000
 _FEW = 12
-_ERROR, _TRACEBACK = b"ERROR ", b"Traceback (most recent call last)"
+_ERROR = b"ERROR "
+_OF_ERRORS = re.compile(rb"Traceback \(most recent call last\)|(?:Error|Exception): ")
 """Of an error any words may stand before its traceback in the same line, so none is dull."""
 _SEVERAL = re.compile(rb"\.py:\d+\] .*?\.py:\d+\] ")
 """Two headers: one line that holds several, of which the first says nothing of the others."""
-_ALWAYS = ("Traceback (most recent call last)", "hwtune[")
+_ALWAYS = (
+    "Traceback (most recent call last)",
+    'File "',
+    "Error: ",
+    "Exception: ",
+    "Exception in ASGI",
+    "hwtune[",
+)
 _LEVELS = (b"DEBUG ", b"INFO ", b"WARNING ", b"ERROR ", b"CRITICAL ")
 _PREFIX = (b" ", b"\t", b"(", b"[")
 """Leading blanks may belong to a marker that ignores them, and a collector's header may stand
@@ -71,7 +79,7 @@ class LineFilter:
                 if b"hwtune[" in raw:
                     return True
                 if _ERROR in raw:
-                    return _TRACEBACK in raw
+                    return bool(_OF_ERRORS.search(raw))
                 if len(self.dull) < _MAX_KNOWN and not start.startswith(b"hwtune"):
                     self.dull.add(key)
                 return False

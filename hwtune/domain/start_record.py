@@ -145,6 +145,7 @@ class StartRecord:
     def _note_phase(self, fact: str) -> None:
         if fact == "startup_complete":
             self._started, self._stopping = True, False
+            self._failures.started()
         elif fact == "stopping":
             self._stopping = True
         else:
@@ -153,7 +154,7 @@ class StartRecord:
         self.progress.ended = True
 
     def _phase(self) -> Phase:
-        ran = self._started or "served" in self._facts
+        ran = self._started or "served" in self._facts or "engine_ready" in self._facts
         if self._stopping and ran:
             return "shutdown"
         return "serving" if self._started else "start"

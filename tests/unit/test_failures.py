@@ -326,3 +326,87 @@ def test_the_end_of_a_job_counts_only_for_a_server_that_had_not_started() -> Non
     assert starting is not None
     assert "TIME LIMIT" in starting.text
     assert first_cause(_evidence(LOADING, STARTED, limit)) is None
+
+
+def test_an_excerpt_that_lacks_a_tracebacks_first_line() -> None:
+    lines = [
+        f'{ENGINE}  File "/a/b.py", line 3, in g',
+        f"{ENGINE}    f()",
+        f"{ENGINE}KeyError: 'w2'",
+    ]
+    cause = first_cause(_evidence(*lines))
+    assert cause is not None
+    assert (cause.text, cause.wrapper) == ("KeyError: 'w2'", False)
+
+
+def test_frames_open_no_traceback_for_long() -> None:
+    frame = f'{WORKER}  File "/a/b.py", line 3, in g'
+    others = [f"{ENGINE}step {n}" for n in range(60)]
+    assert _evidence(STARTED, frame, *others, f"{WORKER}KeyError: 'w2'").failures == ()
+
+
+def test_an_exception_alone_is_taken_for_want_of_better() -> None:
+    alone = f"{ENGINE}ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (161)."
+    cause = first_cause(_evidence(alone))
+    assert cause is not None
+    assert cause.text.startswith("ValueError: max_num_seqs")
+    better = first_cause(_evidence(alone, *_traceback(WORKER, "KeyError: 'w2'")))
+    assert better is not None
+    assert better.text == "KeyError: 'w2'"
+    for healthy in ([alone, STARTED], [STARTED, alone]):
+        assert _evidence(*healthy).failures == ()
+
+
+def test_a_request_that_fails_inside_the_web_framework_is_no_failure_of_the_server() -> None:
+    evidence = _evidence(
+        STARTED,
+        "ERROR:    Exception in ASGI application",
+        *_traceback("", "KeyError: 'x'"),
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        *_traceback("", "RuntimeError: no reply"),
+    )
+    assert (evidence.failures, evidence.request_errors) == ((), 2)
+    dead = _evidence(STARTED, *_traceback(ENGINE, ASSERT))
+    assert len(dead.failures) == 1
+
+
+def test_the_environments_report_in_an_issue_is_no_start() -> None:
+    lines = ["Collecting environment information...", "Traceback (most recent call last):",
+             FILE.format("collect_env.py", "main"), "ModuleNotFoundError: No module named 'x'"]  # fmt: skip
+    assert _evidence(*lines).value("first_error") is None
+
+
+def test_a_notebooks_traceback() -> None:
+    evidence = _evidence(
+        "-" * 75,
+        "ValueError                                Traceback (most recent call last)",
+        "[<ipython-input-1>](https://localhost/#) in <cell line: 0>()",
+        "----> 4 llm = LLM()",
+        "ValueError: the page",
+    )
+    assert evidence.value("first_error") == "ValueError: the page"
+
+
+def test_what_a_library_made_of_the_exception_that_it_caught() -> None:
+    said = "ValueError: The checkpoint has model type `a` but Transformers does not recognize this architecture."
+    evidence = _evidence(*_traceback("", "KeyError: 'a'"), *_traceback("", said))
+    assert evidence.value("first_error") == said
+    other = _evidence(*_traceback("", "KeyError: 'a'"), *_traceback("", "ValueError: b"))
+    assert other.value("first_error") == "KeyError: 'a'"
+
+
+def test_an_exception_whose_text_begins_in_the_next_line() -> None:
+    evidence = _evidence(*_traceback(ENGINE, "ValueError:"), f"{ENGINE}  the layer is odd")
+    assert str(evidence.value("first_error")).endswith("the layer is odd")
+
+
+def test_an_engine_that_was_used_offline_and_then_stops_fails_nothing() -> None:
+    head = "(EngineCore pid=2) INFO 11-30 06:51:37 [core.py:133] "
+    lines = [
+        f"{head}init engine (profile, create kv cache, warmup model) took 9 s",
+        f"{head}Shutdown initiated (timeout=0)",
+        "ERROR 05-12 11:36:01 [core_client.py:704] Engine core proc EngineCore died unexpectedly, shutting down client.",
+    ]
+    assert first_cause(_evidence(*lines)) is None
