@@ -28,7 +28,15 @@ _ANSI_SPELT = re.compile(r"(?:\\(?:x1[bB]|u001[bB]|033|e)|#033|\^\[|\u241b|\ufff
 _PROCESS = re.compile(
     r"\((?P<name>[A-Za-z_][\w :.,=-]{0,60}?),? ?(?P<ids>(?:rank=\d+ )?pid=\d+[^()]{0,60})\) ?"
 )
+_PROCESS_ALONE = re.compile(
+    r"\((?P<name>(?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorkerWrapper)\w{0,40})\) ?"
+)
+"""As people post it, without the number."""
 _RAY_PID = re.compile(r"\((?P<ids>pid=\d+[^()]{0,60})\) ?")
+_TAIL = re.compile(
+    r" \[(?P<pid>\d{1,10}),\d{1,20}\]\[(?P<source>[\w./-]{1,120}:\d{1,6}),[^\]]{1,80}\]$"
+)
+"""UCM's logger names process, thread, file and function behind the message."""
 _REPEATED = re.compile(
     r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates .{0,400}|.{0,120})$"
 )
@@ -178,13 +186,15 @@ def _with_header(
         prefix = prefix[: found.start()]
     if prefixes is not None:
         prefixes.learn(prefix)
+    message = text[head.end :]
+    tail = _TAIL.search(message[-300:]) if head.source is None else None
     return dataclasses.replace(
         blank,
-        process=inner or process,
+        process=inner or process or (f"pid={tail['pid']}" if tail else None),
         time=head.time,
         level=head.level,
-        source=head.source,
-        message=text[head.end :],
+        source=tail["source"] if tail else head.source,
+        message=message[: len(message) - len(tail[0])] if tail else message,
     )
 
 
@@ -192,12 +202,11 @@ def _processes(text: str) -> tuple[str | None, str]:
     """Leading process prefixes, the innermost of which wrote the line, and the rest."""
     process = None
     for _ in range(_MAX_PREFIXES):
-        match = _PROCESS.match(text) or _RAY_PID.match(text)
+        match = _PROCESS.match(text) or _RAY_PID.match(text) or _PROCESS_ALONE.match(text)
         if match is None:
             break
-        name = match.groupdict().get("name")
-        ids = match["ids"].strip()
-        process = f"{name} {ids}" if name else ids
+        groups = match.groupdict()
+        process = " ".join(part.strip() for part in (groups.get("name"), groups.get("ids")) if part)
         text = strip_known(text[match.end() :], until=ANY)
     return process, text
 

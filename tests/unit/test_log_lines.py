@@ -117,6 +117,19 @@ def test_the_inner_of_two_process_prefixes_wrote_the_line() -> None:
     assert line.process == "Worker_TP1 pid=2"
 
 
+def test_a_process_without_its_number() -> None:
+    line = parse_line("x.log", 1, "(EngineCore_DP0) INFO [core.py:113] hello")
+    assert (line.process, line.message, line.level) == ("EngineCore_DP0", "hello", "INFO")
+    assert parse_line("x.log", 1, "(EngineCore started)").process is None
+
+
+def test_a_header_whose_source_stands_behind_the_message() -> None:
+    line = parse_line(
+        "x.log", 1, "[2026-04-20 10:56:24.6][UC][E] hello [25586,25587][a/b.py:19,_report]"
+    )
+    assert (line.message, line.process, line.source) == ("hello", "pid=25586", "a/b.py:19")
+
+
 def test_ray_prefix_with_an_address() -> None:
     line = parse_line("x.log", 1, f"(pid=776, ip=10.0.0.2) {HEADER}hello")
     assert (line.process, line.message) == ("pid=776, ip=10.0.0.2", "hello")
