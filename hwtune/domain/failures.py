@@ -80,8 +80,10 @@ _MAX_AGE = 2000
 """Lines of other processes that may stand between two lines of one traceback."""
 _MAX_AGE_OF_EXCERPT = 40
 """The same, where the traceback's first line is missing."""
-_ALONE = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{1,80}(?:Error|Exception): \S")
-"""An exception's line that nothing precedes."""
+_ALONE = re.compile(
+    r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{1,80}(?:Error|Exception): \S| {0,8}Value error, \S"
+)
+"""An exception's line that nothing precedes; pydantic's second line says why."""
 _ASGI = "Exception in ASGI application"
 
 
@@ -213,9 +215,10 @@ class FailureTracker:
             return
         if line.source and _REQUEST_FILES.match(line.source):
             return
-        if not any(failure.text.startswith(text[:_MAX_TEXT]) for failure in self.failures):
+        text = text.strip()[:_MAX_TEXT]
+        if not any(text in failure.text for failure in self.failures):
             self._add(text, place, phase=phase, wrapper=True)
-            self._alone.add(text[:_MAX_TEXT])
+            self._alone.add(text)
 
     def started(self) -> None:
         """The start completed, so that what was only taken for want of better ended nothing."""

@@ -36,6 +36,7 @@ _ALWAYS = (
     'File "',
     "Error: ",
     "Exception: ",
+    "Value error, ",
     "Exception in ASGI",
     "hwtune[",
 )

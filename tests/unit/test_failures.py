@@ -410,3 +410,13 @@ def test_an_engine_that_was_used_offline_and_then_stops_fails_nothing() -> None:
         "ERROR 05-12 11:36:01 [core_client.py:704] Engine core proc EngineCore died unexpectedly, shutting down client.",
     ]
     assert first_cause(_evidence(*lines)) is None
+
+
+def test_pydantics_second_line_alone() -> None:
+    alone = "(APIServer pid=53)   Value error, User-specified max_model_len (65536) is greater"
+    cause = first_cause(_evidence(alone))
+    assert cause is not None
+    assert cause.text.startswith("Value error, User-specified")
+    whole = ["Traceback (most recent call last):",
+             "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"]  # fmt: skip
+    assert len(_evidence(*whole, "  Value error, User-specified").failures) == 1
