@@ -81,7 +81,7 @@ _MAX_AGE = 2000
 _MAX_AGE_OF_EXCERPT = 40
 """The same, where the traceback's first line is missing."""
 _ALONE = re.compile(
-    r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{1,80}(?:Error|Exception): \S| {0,8}Value error, \S"
+    r"(?:EngineCore hit an exception: )?(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{1,80}(?:Error|Exception): \S| {0,8}Value error, \S"
 )
 """An exception's line that nothing precedes; pydantic's second line says why."""
 _ASGI = "Exception in ASGI application"

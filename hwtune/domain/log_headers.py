@@ -30,6 +30,11 @@ _OTHERS = (
         + r"(?: {1,6}- | {0,6}\| ?|:(?! {2}) ?| )"
         r"(?:(?P<after>[A-Za-z_][\w./-]{0,160}:(?:[\w<>]{1,80}:)?\d+)(?:: | - | \| | ))?"
     ),
+    # vLLM's with the source retold: INFO 08-22 03:02:11 file.py: message
+    re.compile(
+        _LEVEL
+        + r" (?P<time>(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? (?P<source>[\w./-]{1,160}\.py(?::\d+)?):? "
+    ),
     # vLLM's without its time, as people post it: INFO [file.py:12] message
     re.compile(rf"{_LEVEL} \[{_SOURCE}\] "),
     # logging.basicConfig(): INFO:vllm.core:message

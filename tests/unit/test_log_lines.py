@@ -86,6 +86,7 @@ def test_every_shape_gives_the_same_message(raw: str) -> None:
         ("2026-01-02 03:04:05 INFO 01-01 10:00:00 [p.py:9] hello", "01-01 10:00:00", "p.py:9"),
         ("INFO:vllm.core:hello", None, "vllm.core"),
         ("INFO [p.py:9] hello", None, "p.py:9"),
+        ("INFO 08-22 03:02:11 p.py: hello", "08-22 03:02:11", "p.py"),
     ],
 )
 def test_headers_of_all_versions(raw: str, time: str | None, source: str | None) -> None:
