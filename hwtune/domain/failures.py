@@ -20,48 +20,19 @@ import re
 from dataclasses import dataclass
 
 from hwtune.domain.evidence import Evidence, Failure, Phase, Place
+from hwtune.domain.failure_words import (
+    IN_WORDS,
+    MAIN_GAVE_UP,
+    NOTEBOOK,
+    RAW,
+    REQUEST_FILES,
+    STOPPED,
+    WRAPPERS,
+)
 from hwtune.domain.log_lines import LogLine
 
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.*)|:?\s*)$")
-_WRAPPERS = (
-    "Engine core initialization failed",
-    "Engine process failed to start",
-    "WorkerProc initialization failed due to an exception in a background process",
-    "EngineCore encountered an issue",
-    "EngineCore failed to start",
-    "Engine loop has died",
-    "Background loop has errored already",
-    "EngineCore encountered a fatal error",
-    "Worker failed with error",
-    "Executor failed",
-    "cancelled",
-    "unhandled errors in a TaskGroup",
-    "The actor died unexpectedly before finishing this task",
-    "The Inner error is reported as above",
-)
-_MAIN_GAVE_UP = re.compile(
-    r"(?:\w+: )?(?:Engine core initialization failed|Engine process failed to start)"
-)
-_NOTEBOOK = re.compile(r"[A-Za-z_]\w{0,80} {2,200}Traceback \(most recent call last\)$")
-"""IPython names the exception in the first line of its traceback, and again in the last."""
-_RAW = re.compile(
-    r"(?:\w+\.)*(?:KeyError|HTTPError|HTTPStatusError|Connect\w*Error|MaxRetryError|NewConnectionError"
-    r"|gaierror|\w*TimeoutError|LocalEntryNotFoundError|GatedRepoError|RepositoryNotFoundError): "
-)
-"""Exceptions that a library catches to say in words what is wrong."""
-_IN_WORDS = re.compile(
-    r"does not recognize this architecture|gated repo|couldn't connect to|not a local folder|is restricted"
-    r"|not a valid model identifier|does not appear to have a file named|Invalid repository ID|Can't load"
-)
-_STOPPED = frozenset(
-    {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "asyncio.exceptions.CancelledError"}
-)
-_REQUEST_FILES = re.compile(
-    r"(?:.*[./])?(?:serving\w*|protocol|logger|preprocessor|exception_handlers|chat_utils)"
-    r"(?:\.py)?(?::\d+)?$"
-)
-"""Code that serves requests, as a file (``serving_chat.py:136``) or a logger's name."""
 _NO_EXCEPTION = frozenset({"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL"})
 """uvicorn's levels stand where an exception's name would."""
 _LOOKS_LIKE_EXCEPTION = re.compile(r"(?:Error|Exception|Failure|Timeout|Exit|Interrupt|Warning)$")
@@ -81,7 +52,8 @@ _MAX_AGE = 2000
 _MAX_AGE_OF_EXCERPT = 40
 """The same, where the traceback's first line is missing."""
 _ALONE = re.compile(
-    r"(?:EngineCore hit an exception: )?(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{1,80}(?:Error|Exception): \S| {0,8}Value error, \S"
+    r"(?:EngineCore hit an exception: )?(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{1,80}(?:Error|Exception)|Exception): \S"
+    r"| {0,8}(?:Value error|Assertion failed), \S"
 )
 """An exception's line that nothing precedes; pydantic's second line says why."""
 _ASGI = "Exception in ASGI application"
@@ -160,7 +132,7 @@ class FailureTracker:
     def gave_up(self) -> bool:
         """Whether the server's own process reported that its start failed."""
         return any(
-            failure.wrapper and _MAIN_GAVE_UP.match(failure.text) for failure in self.failures[-1:]
+            failure.wrapper and MAIN_GAVE_UP.match(failure.text) for failure in self.failures[-1:]
         )
 
     def feed(self, line: LogLine, place: Place, *, phase: Phase) -> None:
@@ -173,7 +145,7 @@ class FailureTracker:
         elif line.is_logger and key[:2] == (self._request or ())[:2]:
             self._request = None
         text = line.message.rstrip()
-        if text.endswith(_TRACEBACK) or _NOTEBOOK.match(text):
+        if text.endswith(_TRACEBACK) or NOTEBOOK.match(text):
             of_request = key == self._request
             self._open[key] = _Open(source=line.source, phase=phase, of_request=of_request)
             return
@@ -213,16 +185,19 @@ class FailureTracker:
     def _take_alone(self, line: LogLine, place: Place, text: str, phase: Phase) -> None:
         if phase != "start" or _ALONE.match(text) is None:
             return
-        if line.source and _REQUEST_FILES.match(line.source):
+        if line.source and REQUEST_FILES.match(line.source):
             return
         text = text.strip()[:_MAX_TEXT]
         if not any(text in failure.text for failure in self.failures):
             self._add(text, place, phase=phase, wrapper=True)
             self._alone.add(text)
+            if "validation error" in text:
+                self._pending = _Pending(key=_key(line), index=len(self.failures) - 1)
 
     def started(self) -> None:
         """The start completed, so that what was only taken for want of better ended nothing."""
-        self.failures = [f for f in self.failures if not (f.wrapper and f.text in self._alone)]
+        alone = tuple(self._alone)
+        self.failures = [f for f in self.failures if not (f.wrapper and f.text.startswith(alone))]
 
     def _forget_old(self) -> None:
         for key, opened in list(self._open.items()):
@@ -232,19 +207,19 @@ class FailureTracker:
 
     def fatal(self, text: str, place: Place, *, phase: Phase, echo: bool = False) -> None:
         """A message that means the end without any traceback; an ``echo`` says not why."""
-        self._add(text, place, phase=phase, wrapper=echo or text.startswith(_WRAPPERS))
+        self._add(text, place, phase=phase, wrapper=echo or text.startswith(WRAPPERS))
 
     def _close(self, line: LogLine, place: Place, opened: _Open, match: re.Match[str]) -> None:
-        if match["name"].rsplit(".", 1)[-1] in _STOPPED or match["name"] in _STOPPED:
+        if match["name"].rsplit(".", 1)[-1] in STOPPED or match["name"] in STOPPED:
             return
         if opened.aside:
             return
-        if opened.of_request or (opened.source and _REQUEST_FILES.match(opened.source)):
+        if opened.of_request or (opened.source and REQUEST_FILES.match(opened.source)):
             self.request_errors += 1
             return
         text = match["text"] or ""
         shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
-        self._add(shown, place, phase=opened.phase, wrapper=text.startswith(_WRAPPERS))
+        self._add(shown, place, phase=opened.phase, wrapper=text.startswith(WRAPPERS))
         begins = not text and line.message.rstrip().endswith(":")
         if begins or "validation error" in text:
             index = len(self.failures) - 1
@@ -294,7 +269,7 @@ def first_cause(evidence: Evidence) -> Failure | None:
 
 def _in_words(causes: list[Failure]) -> list[Failure]:
     """What the same process made of a first exception that a library caught to explain it."""
-    if not causes or not _RAW.match(causes[0].text):
+    if not causes or not RAW.match(causes[0].text):
         return []
     process = causes[0].place.process
-    return [f for f in causes if f.place.process == process and _IN_WORDS.search(f.text)]
+    return [f for f in causes if f.place.process == process and IN_WORDS.search(f.text)]

@@ -37,6 +37,7 @@ _ALWAYS = (
     "Error: ",
     "Exception: ",
     "Value error, ",
+    "Assertion failed, ",
     "Exception in ASGI",
     "hwtune[",
 )
