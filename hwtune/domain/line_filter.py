@@ -27,20 +27,19 @@ _START_BYTES = AFTER - len(HEADER_END)
 _MAX_KNOWN = 50_000
 _FEW = 12
 _ERROR = b"ERROR "
-_OF_ERRORS = re.compile(rb"Traceback \(most recent call last\)|(?:Error|Exception): ")
-"""Of an error any words may stand before its traceback in the same line, so none is dull."""
+"""Of an error any words may matter (a traceback, an exception), so none is dull."""
 _SEVERAL = re.compile(rb"\.py:\d+\] .*?\.py:\d+\] ")
 """Two headers: one line that holds several, of which the first says nothing of the others."""
-_ALWAYS = (
-    "Traceback (most recent call last)",
+_ALWAYS = ("Traceback (most recent call last)", "hwtune[")
+_IN_FAILURES = (
     'File "',
     "Error: ",
     "Exception: ",
     "Value error, ",
     "Assertion failed, ",
     "Exception in ASGI",
-    "hwtune[",
 )
+"""What else matters in errors and in lines without a header."""
 _LEVELS = (b"DEBUG ", b"INFO ", b"WARNING ", b"ERROR ", b"CRITICAL ")
 _PREFIX = (b" ", b"\t", b"(", b"[")
 """Leading blanks may belong to a marker that ignores them, and a collector's header may stand
@@ -57,7 +56,7 @@ class LineFilter:
             for marker in markers
             if not marker.plain
         ]
-        self._search: Search = _searcher(markers)
+        self._search: Search = _searcher(markers, also=_IN_FAILURES)
         self._by_start: dict[bytes, Search | None] = {}
         self.dull: set[bytes] = set()
         self.skips_requests = not any(
@@ -75,13 +74,11 @@ class LineFilter:
         if SOURCE in key[:BEFORE]:
             start = key[BEFORE + len(HEADER_END) :]
             search = self._of_start(start)
-            if search is not self._search and _SEVERAL.search(raw):
+            if _ERROR in raw or (raw.count(SOURCE) > 1 and _SEVERAL.search(raw)):
                 return bool(self._search(raw))
             if search is None:
                 if b"hwtune[" in raw:
                     return True
-                if _ERROR in raw:
-                    return bool(_OF_ERRORS.search(raw))
                 if len(self.dull) < _MAX_KNOWN and not start.startswith(b"hwtune"):
                     self.dull.add(key)
                 return False
@@ -108,8 +105,8 @@ class LineFilter:
         return search
 
 
-def _searcher(markers: tuple[Marker, ...]) -> Search:
-    texts = {text for marker in markers for text in marker.contains} | set(_ALWAYS)
+def _searcher(markers: tuple[Marker, ...], also: tuple[str, ...] = ()) -> Search:
+    texts = {text for marker in markers for text in marker.contains} | {*_ALWAYS, *also}
     forms = sorted({form for text in texts for form in _forms(text)})
     return any_of(forms).search if len(forms) > _FEW else _finder(forms)
 
