@@ -32,7 +32,7 @@ _RESULT = re.compile(r"(?:fatal|ok|changed|failed): \[[^\]]{1,200}\](?::? [A-Z]+
 _OUTPUTS = ("stdout", "stderr", "module_stdout", "module_stderr", "msg")
 _HEADER = re.compile(
     r"(?:^|(?<=\s)|(?=\())(?:\([A-Za-z_][\w .:-]{0,40} pid=\d{1,10}[^()]{0,40}\) ?){0,2}"
-    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? \[?[\w./-]{1,120}:\d{1,6}\] "
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? \[?[\w./*-]{1,120}:\d{1,6}\] "
 )
 """A header of vLLM's inside a line, with the process names before it."""
 _INSIDE = re.compile(
@@ -43,7 +43,9 @@ _INSIDE = re.compile(
 """Where a line begins once it is known that line ends were lost: also behind a process's name."""
 _FEW_HEADERS = 3
 """So many headers in one line are no quotation but lines whose ends were lost."""
-_USERS_TEXT = re.compile(r"(?i)prompt|received request|chat template|['\"]content")
+_USERS_TEXT = re.compile(
+    r"(?i)\bprompt['\"]?\s{0,3}[:=]|received request|chat template|['\"]content"
+)
 """What says that the headers behind it may be part of what a user sent."""
 _MAX_CHARS = 262_144
 

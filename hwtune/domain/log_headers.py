@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 _DAY = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d"
-_SOURCE = r"(?P<source>[\w./-]{1,160}:\d+)"
+_SOURCE = r"(?P<source>[\w./*-]{1,160}:\d+)"
 _VLLM = re.compile(
     # vLLM >= 0.7: INFO 06-01 10:00:00 [file.py:12] message; < 0.7: ... file.py:12] message
     _LEVEL + r" (?P<time>(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[?" + _SOURCE + r"\] ?"

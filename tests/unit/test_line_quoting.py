@@ -99,6 +99,16 @@ def test_two_lines_that_ran_into_each_other_are_two() -> None:
     assert _facts([LINES[0], glued])["attention_block_size"] == 832
 
 
+def test_a_paste_whose_underscores_were_taken_for_bold_type() -> None:
+    lines = [
+        "$ kubectl logs a INFO 11-30 06:51:25 [**init**.py:239] Automatically detected platform cuda.",
+        "INFO 11-30 06:51:27 [api_server.py:1044] args: Namespace(prompt_adapters=None, x=1)",
+        "INFO 11-30 06:51:30 [interface.py:890] " + PAGE,
+    ]
+    assert _facts([" ".join(lines)])["attention_block_size"] == 832
+    assert _facts([" ".join(lines)])["platform"] == "cuda"
+
+
 @pytest.mark.parametrize(
     "text",
     [
