@@ -37,7 +37,7 @@ _NO_EXCEPTION = frozenset({"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITIC
 """uvicorn's levels stand where an exception's name would."""
 _LOOKS_LIKE_EXCEPTION = re.compile(r"(?:Error|Exception|Failure|Timeout|Exit|Interrupt|Warning)$")
 _FRAME = re.compile(
-    r"""\s{0,20}File "(?:[^"]{0,300}/)?(?P<where>[^"/]{1,100}", line \d+, in \S{1,100})"""
+    r"""\s{0,20}File "(?:[^"]{0,300}[/\\])?(?P<where>[^"/\\]{1,100}", line \d+, in \S{1,100})"""
 )
 _ASIDE = re.compile(
     r"""/(?:usage/usage_lib|multiprocessing/resource_tracker|collect_env)\.py", line \d+, in """

@@ -420,3 +420,12 @@ def test_pydantics_second_line_alone() -> None:
     whole = ["Traceback (most recent call last):",
              "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"]  # fmt: skip
     assert len(_evidence(*whole, "  Value error, User-specified").failures) == 1
+
+
+def test_where_it_was_raised_is_named_without_its_folder_on_any_system() -> None:
+    lines = ["Traceback (most recent call last):",
+             '  File "C:\\venv\\lib\\site-packages\\vllm\\core.py", line 7, in run', "AssertionError"]  # fmt: skip
+    assert (
+        _evidence(*lines).value("first_error")
+        == "AssertionError (raised at core.py, line 7, in run)"
+    )
