@@ -112,6 +112,8 @@ def deployment_of(
     flags: Sequence[str], version: str | None, engine: str, checkpoint: int | None
 ) -> Deployment:
     """The deployment that vLLM's flags describe; remarks about them go to standard error."""
+    from hwtune.adapters.vllm.surroundings import cpu_features
+
     deployment, notes = deployment_from_flags(flags)
     for note in (*notes, *misspelt_flags(flags)):
         typer.echo(f"note: {note}", err=True)
@@ -119,7 +121,12 @@ def deployment_of(
         from hwtune.adapters.vllm.discovery import installed_version
 
         version = installed_version(engine)
-    return replace(deployment, version=version, prefill_checkpoint_tokens=checkpoint)
+    return replace(
+        deployment,
+        version=version,
+        prefill_checkpoint_tokens=checkpoint,
+        cpu_features=cpu_features(),
+    )
 
 
 def _one_question(asked: list[str], observed: int | None, padding: float | None) -> None:

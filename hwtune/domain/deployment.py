@@ -42,6 +42,8 @@ class Deployment:
     """--attention-backend, when the user names one."""
     platform: PlatformName = "cuda"
     """vLLM's platform; it decides the starting block size and extra rounding."""
+    cpu_features: frozenset[str] = frozenset()
+    """Instruction sets of the CPU that serves, as /proc/cpuinfo names them; empty: unknown."""
     ascend_310p: bool = False
     """The NPU is a 310P, where vllm-ascend keeps upstream's formula."""
     blackwell_sm10x: bool = False

@@ -13,7 +13,7 @@ from hwtune.domain.page_options import PageOptions, kernel_multiple
 from hwtune.domain.page_steps import PageDerivation
 from hwtune.domain.units import ceil_div, format_bytes, round_up
 
-_FIXED = ("engine", "platform", "version", "state_dtypes_of")
+_FIXED = ("engine", "platform", "version", "state_dtypes_of", "cpu_features")
 """Fields that say where the model runs, not how it was configured."""
 
 

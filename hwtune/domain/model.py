@@ -92,10 +92,22 @@ class RecurrentShape:
     None or nothing: the conv state's dtype."""
     allowed_ssm_dtypes: tuple[str, ...] = ()
     """Values of --mamba-ssm-cache-dtype the family accepts; empty accepts all."""
+    ssm_dtype_since: Version = (0, 0, 0)
+    """First release whose class looks at --mamba-ssm-cache-dtype at all."""
     supports_all_mode: bool = False
     """Whether the class is on vLLM's list for mamba cache mode ``all``."""
     chunk_size: int | None = None
     """The config's mamba_chunk_size or chunk_size, used by mode ``all``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointKv:
+    """The KV-cache dtype that a quantised checkpoint declares."""
+
+    dtype: str
+    """As --kv-cache-dtype would say it (``fp8``)."""
+    by_layers: bool = False
+    """Only the attention layers (not MLA's) take it up, when they are built (compressed-tensors)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +129,8 @@ class ModelShape:
     """Which config key gave which value, e.g. ``{"num_kv_heads": "text_config.num_key_value_heads"}``."""
     attention_only: Literal["", "attention", "full_attention"] = ""
     """When the config's top-level layer_types names only attention layers: which words it uses."""
-    checkpoint_kv_dtype: str | None = None
-    """KV-cache dtype that the checkpoint's quantisation declares (``fp8``)."""
+    checkpoint_kv: CheckpointKv | None = None
+    """What the checkpoint's quantisation says of the KV cache."""
     first_version: Version | None = None
     """First vLLM release with the architecture."""
     last_version: Version | None = None

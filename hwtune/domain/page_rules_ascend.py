@@ -74,7 +74,7 @@ def _ssm_and_conv(tensors: Sequence[StateTensor]) -> tuple[int, int]:
 
 def _key_bytes(inputs: RuleInputs) -> int:
     attention, deployment = inputs.model.attention, inputs.deployment
-    size = ITEM_BYTES.get(kv_dtype(inputs.model, deployment), 1)
+    size = ITEM_BYTES.get(kv_dtype(inputs.model, deployment, inputs.rule), 1)
     if attention.is_mla:
         return (attention.kv_lora_rank or attention.head_size) * size
     heads = kv_heads_per_rank(attention, deployment.tensor_parallel_size)

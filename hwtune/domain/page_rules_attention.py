@@ -6,8 +6,13 @@ from math import lcm
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InfeasibleError, InputError
-from hwtune.domain.model import ITEM_BYTES, AttentionShape, ModelShape
-from hwtune.domain.page_rules_versions import MLA_COUNTED_TWICE, TURBOQUANT_REFUSED, Rule
+from hwtune.domain.model import ITEM_BYTES, AttentionShape, CheckpointKv, ModelShape
+from hwtune.domain.page_rules_versions import (
+    MLA_COUNTED_TWICE,
+    RULE_IN_PLATFORM,
+    TURBOQUANT_REFUSED,
+    Rule,
+)
 from hwtune.domain.page_steps import EngineRefusalError, Trace
 from hwtune.domain.units import ceil_div
 
@@ -57,8 +62,11 @@ def model_dtype(model: ModelShape, deployment: Deployment) -> str:
     return resolved
 
 
-def kv_dtype(model: ModelShape, deployment: Deployment) -> str:
+def kv_dtype(model: ModelShape, deployment: Deployment, rule: Rule) -> str:
     """The KV-cache dtype after ``auto`` is resolved: a torch dtype name or a packed format.
+
+    What only the layers of a checkpoint declare is unknown to a rule that runs before they are
+    built.
 
     Raises:
         InputError: --kv-cache-dtype is unknown.
@@ -68,8 +76,19 @@ def kv_dtype(model: ModelShape, deployment: Deployment) -> str:
         message = f"--kv-cache-dtype {wanted}: expected one of {', '.join(KV_CACHE_DTYPES)}"
         raise InputError(message)
     if wanted == "auto":
-        return model.checkpoint_kv_dtype or model_dtype(model, deployment)
+        declared = model.checkpoint_kv
+        known = declared is not None and _known_to_rule(declared, model, deployment, rule)
+        return declared.dtype if declared and known else model_dtype(model, deployment)
     return _DTYPE_NAMES.get(wanted, wanted)
+
+
+def _known_to_rule(
+    declared: CheckpointKv, model: ModelShape, deployment: Deployment, rule: Rule
+) -> bool:
+    if not declared.by_layers:
+        return True
+    loaded = deployment.engine == "vllm" and RULE_IN_PLATFORM.holds(rule.version)
+    return not model.attention.is_mla and (loaded or model.recurrent is None)
 
 
 def kv_heads_per_rank(attention: AttentionShape, tensor_parallel_size: int) -> int:
@@ -113,7 +132,7 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
         InputError: a dtype is unknown or missing.
         InfeasibleError: the format does not exist for the model's attention.
     """
-    kind = kv_dtype(model, deployment)
+    kind = kv_dtype(model, deployment, rule)
     attention = model.attention
     heads = kv_heads_per_rank(attention, deployment.tensor_parallel_size)
     if attention.is_mla:
@@ -127,6 +146,8 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
     else:
         value = _packed_bytes(kind, heads, attention.head_size)
         formula = f"KV heads per rank x packed slot of {kind}"
+    if deployment.kv_cache_dtype == "auto" and model.checkpoint_kv:
+        _note_checkpoint(model.checkpoint_kv, kind, trace)
     if kind in _TURBOQUANT_BITS and deployment.kv_cache_dtype_skip_layers:
         plain = 2 * heads * attention.head_size * ITEM_BYTES[model_dtype(model, deployment)]
         value = lcm(value, plain)
@@ -139,6 +160,16 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
         "B",
         rule.source_of(_SOURCE),
     )
+
+
+def _note_checkpoint(declared: CheckpointKv, kind: str, trace: Trace) -> None:
+    if kind == declared.dtype:
+        trace.note(f"--kv-cache-dtype auto is {kind}: the checkpoint declares it")
+    elif declared.by_layers:
+        trace.note(
+            f"the checkpoint declares a KV cache in {declared.dtype}, which this rule does not see: "
+            "it runs before the layers are built, or the layers (MLA) do not take it up"
+        )
 
 
 def skip_layers(model: ModelShape, deployment: Deployment, *, hybrid: bool) -> tuple[str, ...]:

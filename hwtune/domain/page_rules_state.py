@@ -7,6 +7,7 @@ from hwtune.domain.errors import InputError
 from hwtune.domain.model import ITEM_BYTES, ModelShape, RecurrentShape, StateRequest, StateTensor
 from hwtune.domain.page_rules_attention import kv_dtype, model_dtype
 from hwtune.domain.page_rules_versions import (
+    CPU_FLOAT32_STATE,
     KDA_DTYPE_CHECK,
     NEWEST,
     STATE_IN_KV_DTYPE,
@@ -17,6 +18,7 @@ from hwtune.domain.page_steps import EngineRefusalError, Trace
 
 _MAMBA_DTYPES = ("auto", "float32", "float16", "bfloat16")
 _SOURCE = "model_executor/layers/mamba/mamba_utils.py MambaStateShapeCalculator"
+_BY_AVX512_BF16: Version = (0, 29, 0)
 
 
 def state_version(model: ModelShape, deployment: Deployment, rule: Rule) -> Version:
@@ -47,19 +49,45 @@ def state_request(
     running = model_dtype(model, deployment)
     version = state_version(model, deployment, rule)
     conv = _mamba_dtype("--mamba-cache-dtype", deployment.mamba_cache_dtype) or running
-    asked = _mamba_dtype("--mamba-ssm-cache-dtype", deployment.mamba_ssm_cache_dtype)
-    _check_ssm_dtype(recurrent, asked, rule)
-    ssm = asked or ssm_dtype_default(recurrent, version) or conv
+    named = _named_ssm_dtype(recurrent, deployment, rule, version)
+    reset = _reset_on_cpu(recurrent, deployment, rule, named)
     return StateRequest(
         tensor_parallel_size=deployment.tensor_parallel_size,
         num_speculative_tokens=deployment.num_speculative_tokens,
         model_dtype=running,
         conv_dtype=conv,
-        ssm_dtype=ssm,
+        ssm_dtype="float32" if reset else named or conv,
         version=version,
         use_replayssm=deployment.use_replayssm,
         replayssm_buffer_len=deployment.replayssm_buffer_len,
     )
+
+
+def _named_ssm_dtype(
+    recurrent: RecurrentShape, deployment: Deployment, rule: Rule, version: Version
+) -> str | None:
+    """The dtype that the user or the model's class names for the SSM state; None: neither does."""
+    asked = _mamba_dtype("--mamba-ssm-cache-dtype", deployment.mamba_ssm_cache_dtype)
+    _check_ssm_dtype(recurrent, asked, rule)
+    if version < recurrent.ssm_dtype_since:
+        asked = None
+    return asked or ssm_dtype_default(recurrent, version)
+
+
+def _reset_on_cpu(
+    recurrent: RecurrentShape, deployment: Deployment, rule: Rule, named: str | None
+) -> bool:
+    """Whether vLLM's CPU platform makes the SSM state float32, whatever the model asks for.
+
+    Source: platforms/cpu.py CpuPlatform.check_and_update_config, which looks at the processor.
+    """
+    if deployment.platform != "cpu" or not CPU_FLOAT32_STATE.holds(rule.version):
+        return False
+    if rule.version < _BY_AVX512_BF16:
+        return named != "float32" and "amx_tile" in deployment.cpu_features
+    kept = recurrent.kind == "gdn" and named in ("float16", "bfloat16")
+    reset = named != "float32" and not kept
+    return reset and "avx512_bf16" in deployment.cpu_features
 
 
 def _mamba_dtype(flag: str, value: str) -> str | None:
@@ -94,8 +122,11 @@ def state_bytes(
     tensors = state_tensors(model, recurrent, deployment, rule)
     forced = None
     if STATE_IN_KV_DTYPE.holds(rule.version):
-        forced = kv_dtype(model, deployment)
+        forced = kv_dtype(model, deployment, rule)
         trace.note(f"this release counts every state tensor in the KV-cache dtype ({forced})")
+    named = _named_ssm_dtype(recurrent, deployment, rule, state_version(model, deployment, rule))
+    if _reset_on_cpu(recurrent, deployment, rule, named):
+        trace.note("vLLM keeps the SSM state in float32 on this processor")
     source = rule.source_of(_SOURCE)
     total = 0
     for tensor in tensors:

@@ -64,6 +64,10 @@ TURBOQUANT_REFUSED = Feature(
 CPU_WITHOUT_RULE = Feature(
     since=(0, 20, 0), until=(0, 21, 0), source="platforms/cpu.py CpuPlatform"
 )
+CPU_FLOAT32_STATE = Feature(
+    since=(0, 28, 0), source="platforms/cpu.py CpuPlatform.check_and_update_config"
+)
+"""Read in 0.28.0 (where AMX decides) and in 0.32.0 (where AVX-512 BF16 does)."""
 CPU_BLOCK_WRITTEN_BACK = Feature(
     since=(0, 18, 0),
     until=(0, 20, 0),

@@ -59,6 +59,8 @@ class ServerRequest:
     """Share of the hits to compare with vLLM's own path, from 0 to 1."""
     count_attn_state: bool = False
     """Whether to count vllm-ascend's attn_state and attention calls."""
+    cpu_features: frozenset[str] = frozenset()
+    """Instruction sets of this machine's processor."""
 
 
 def flag_value(flags: Sequence[str], name: str) -> str | None:
@@ -97,7 +99,8 @@ def plan_launch(
     asked, _ = deployment_from_flags(request.flags)
     on_ascend = request.profile.engine == "vllm-ascend"
     version = install.ascend_version if on_ascend else install.version
-    deployment = profile_deployment(dataclasses.replace(asked, version=version), request.profile)
+    here = dataclasses.replace(asked, version=version, cpu_features=request.cpu_features)
+    deployment = profile_deployment(here, request.profile)
     candidate = request.arm == "candidate" and bool(request.profile.base_backend)
     if candidate:
         _refuse_mla(request)

@@ -12,12 +12,12 @@ from hwtune.families import gdn, kda, linear_attention, mamba1, mamba2, short_co
 from hwtune.families.parts import (
     ArchitectureInfo,
     attention_only,
-    checkpoint_kv_dtype,
     count_layers,
     read_attention,
     read_max_model_len,
 )
 from hwtune.families.plain import ATTENTION_FREE, PLAIN_ARCHITECTURES
+from hwtune.families.quantisation import checkpoint_kv
 from hwtune.families.reader import ConfigReader
 
 ReadRecurrent = Callable[[ConfigReader, str, int | None], RecurrentShape]
@@ -109,7 +109,7 @@ def _shape(
         max_model_len=read_max_model_len(reader),
         source=reader.source,
         attention_only=attention_only(reader),
-        checkpoint_kv_dtype=checkpoint_kv_dtype(reader),
+        checkpoint_kv=checkpoint_kv(reader),
         first_version=info.first,
         last_version=info.last,
         successor=info.successor,

@@ -31,13 +31,15 @@ ARCHITECTURES = {
     "Qwen3_5MoeForConditionalGeneration": _QWEN35,
     "OlmoHybridForCausalLM": ArchitectureInfo(),
     "MiniCPMV4_6ForConditionalGeneration": ArchitectureInfo(),
+    "MiniCPMV4_7ForConditionalGeneration": ArchitectureInfo(),
     "InternS2PreviewForConditionalGeneration": ArchitectureInfo(),
     "InternS2MobiusForConditionalGeneration": ArchitectureInfo(),
     "ColQwen3_5": ArchitectureInfo(),
     "Qwen4ExpForCausalLM": _QWEN4,
     "Qwen4ExpForConditionalGeneration": _QWEN4,
 }
-_OWN_SSM_DTYPE = ("Qwen3_5", "Qwen4Exp", "InternS2", "ColQwen3_5", "MiniCPMV4_6")
+_OWN_SSM_DTYPE = ("Qwen3_5", "Qwen4Exp", "ColQwen3_5")
+"""Prefixes of the classes for which vLLM has a hook that reads mamba_ssm_dtype (MODELS_CONFIG_MAP)."""
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _NO_SPECULATION_BEFORE: Version = (0, 10, 2)
 _KINDS = "layer_types"
@@ -119,7 +121,7 @@ def _check_layer_types(reader: ConfigReader) -> None:
 
 
 def _ssm_dtype(reader: ConfigReader, architecture: str) -> tuple[tuple[Version, str | None], ...]:
-    """Qwen3.5 and its relatives honour the config's mamba_ssm_dtype; Qwen3-Next does not."""
+    """Qwen3.5 honours the config's mamba_ssm_dtype; Qwen3-Next and other wrappers do not."""
     if not architecture.startswith(_OWN_SSM_DTYPE):
         return ()
     dtype = reader.word("mamba_ssm_dtype", _DTYPES)

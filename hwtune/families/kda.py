@@ -21,6 +21,8 @@ ARCHITECTURES = {
 }
 UNIDENTIFIABLE: tuple[str, ...] = ()
 _NO_SPECULATION_BEFORE: Version = (0, 27, 0)
+_SSM_DTYPE_SINCE: Version = (0, 30, 0)
+_NEVER: Version = (999, 0, 0)
 
 
 def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) -> RecurrentShape:
@@ -44,12 +46,14 @@ def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) 
         )
         return conv, ssm
 
+    bailing = architecture.startswith("BailingMoeV3")
     return RecurrentShape(
         num_layers=layers,
         kind=NAME,
         state_tensors=tensors,
         ssm_dtype_defaults=(((0, 0, 0), "float32"),),
-        allowed_ssm_dtypes=("float32", "bfloat16"),
+        allowed_ssm_dtypes=() if bailing else ("float32", "bfloat16"),
+        ssm_dtype_since=_NEVER if bailing else _SSM_DTYPE_SINCE,
     )
 
 

@@ -1,8 +1,7 @@
-"""What every family reads the same way: attention heads, layer counts, quantisation."""
+"""What every family reads the same way: attention heads and layer counts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +11,13 @@ from hwtune.domain.page_steps import EngineRefusalError
 from hwtune.families.reader import ConfigReader
 
 _ATTENTION_WORDS = ("full_attention", "attention", "hybrid", "sliding_attention", "*")
-_KV_HEAD_KEYS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
+_KV_HEAD_KEYS = (
+    "n_head_kv",
+    "num_kv_heads",
+    "num_key_value_heads",
+    "multi_query_group_num",
+    "num_attention_groups",
+)
 _HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 _LENGTH_KEYS = (
@@ -21,6 +26,10 @@ _LENGTH_KEYS = (
     "max_seq_len",
     "seq_length",
     "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
 )
 
 
@@ -137,8 +146,15 @@ def _count_by_index(reader: ConfigReader, total: int | None) -> tuple[int | None
 
 
 def read_max_model_len(reader: ConfigReader) -> int | None:
-    """The longest context the config declares, in tokens."""
-    return reader.optional("maximum model length", *_LENGTH_KEYS)
+    """The longest context in tokens: the smallest that a key declares, or model_max_length.
+
+    Source: transformers_utils/model_arch_config_convertor.py derive_max_model_len_and_key.
+    """
+    name = "maximum model length"
+    own = reader.optional(name, "model_max_length")
+    found = {key: reader.optional(name, key) for key in _LENGTH_KEYS if reader.has(key)}
+    smallest = min(found, key=lambda key: found[key] or 0, default=None)
+    return own or (reader.optional(name, smallest) if smallest else None)
 
 
 def attention_only(reader: ConfigReader) -> Literal["", "attention", "full_attention"]:
@@ -147,36 +163,3 @@ def attention_only(reader: ConfigReader) -> Literal["", "attention", "full_atten
     if words == {"attention"}:
         return "attention"
     return "full_attention" if words and words <= {"attention", "full_attention"} else ""
-
-
-_KV_ALGORITHMS = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
-
-
-def checkpoint_kv_dtype(reader: ConfigReader) -> str | None:
-    """The KV-cache dtype that ``auto`` becomes for a quantised checkpoint.
-
-    Source: utils/torch_utils.py get_kv_cache_quant_algo_string (ModelOpt checkpoints) and
-    compressed-tensors' kv_cache_scheme.
-    """
-    config = reader.root.get("quantization_config")
-    if not isinstance(config, Mapping):
-        return None
-    inner = config.get("quantization")
-    parts = [inner, config] if isinstance(inner, Mapping) else [config]
-    method = config.get("quant_method")
-    if not isinstance(method, str) or not method.startswith(("modelopt", "compressed-tensors")):
-        return None
-    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
-        for part in parts:
-            if part.get(key):
-                return _algorithm(part[key])
-    return None
-
-
-def _algorithm(value: object) -> str | None:
-    if isinstance(value, Mapping):
-        bits = value.get("num_bits")
-        if value.get("type") != "float":
-            return None
-        return "fp8" if bits == 8 else "nvfp4" if bits == 4 else None
-    return _KV_ALGORITHMS.get(value.lower()) if isinstance(value, str) else None

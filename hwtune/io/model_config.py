@@ -11,16 +11,24 @@ from hwtune.domain.model import ModelShape
 from hwtune.families import read_shape
 
 _LARGEST_CONFIG_BYTES = 64 * 2**20
+QUANTISATION_FILE = "hf_quant_config.json"
 
 
 def load_model(reference: str) -> ModelShape:
     """The cache shape of a model directory or a config.json.
 
+    A config without ``quantization_config`` takes it from the hf_quant_config.json beside it, where
+    ModelOpt wrote it up to 0.29 (vLLM transformers_utils/config.py get_config).
+
     Raises:
         InputError: nothing readable is there, or the config lacks something.
     """
     path = config_path(reference)
-    return read_shape(read_config(path), str(path))
+    config = read_config(path)
+    beside = path.with_name(QUANTISATION_FILE)
+    if config.get("quantization_config") is None and beside.is_file():
+        config["quantization_config"] = read_config(beside)
+    return read_shape(config, str(path))
 
 
 def config_path(reference: str) -> Path:

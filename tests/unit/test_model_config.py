@@ -159,13 +159,6 @@ def test_what_is_no_path(reference: str) -> None:
         load_model(reference)
 
 
-def test_a_quantised_checkpoint_sets_the_kv_dtype() -> None:
-    quantised = {"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}
-    shape = read_shape(QWEN_27B | {"quantization_config": quantised}, "x")
-    assert shape.checkpoint_kv_dtype == "fp8_e4m3"
-    assert read_shape(QWEN_27B | {"quantization_config": "fp8"}, "x").checkpoint_kv_dtype is None
-
-
 def test_weights_come_from_the_index(tmp_path: Path) -> None:
     folder = _write(tmp_path, QWEN_27B)
     assert weight_bytes(str(folder)) is None

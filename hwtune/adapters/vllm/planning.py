@@ -13,6 +13,7 @@ from hwtune_kernels import registry
 
 from hwtune.adapters.hub import resolve_model
 from hwtune.adapters.vllm.discovery import find_vllm
+from hwtune.adapters.vllm.surroundings import cpu_features
 from hwtune.domain.errors import UsageError
 from hwtune.domain.launch import Arm, LaunchPlan
 from hwtune.domain.planning import ServerRequest, flag_value, plan_launch
@@ -64,6 +65,7 @@ def plan_server(
         environ=os.environ,
         checked_rate=checked_rate,
         count_attn_state=count_attn_state,
+        cpu_features=cpu_features(),
     )
     return plan_launch(
         request,

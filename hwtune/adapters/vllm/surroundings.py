@@ -62,12 +62,24 @@ def _machine() -> dict[str, str]:
 
 def cpu_name() -> str:
     """The processor's own name, or at least its architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    text = _cpuinfo()
+    if not text:
         return platform.processor() or platform.machine()
     match = re.search(r"^(?:model name|Model|Processor)\s*: (.*)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.machine()
+
+
+def cpu_features() -> frozenset[str]:
+    """The processor's instruction sets, e.g. ``avx512_bf16``; empty where the system hides them."""
+    match = re.search(r"^(?:flags|Features)\s*: (.*)$", _cpuinfo(), re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _devices() -> str:
