@@ -94,6 +94,8 @@ class RecurrentShape:
     """Values of --mamba-ssm-cache-dtype the family accepts; empty accepts all."""
     ssm_dtype_since: Version = (0, 0, 0)
     """First release whose class looks at --mamba-ssm-cache-dtype at all."""
+    supports_replayssm: bool = False
+    """Whether the class is on vLLM's list for --use-replayssm (and its rings are modelled)."""
     supports_all_mode: bool = False
     """Whether the class is on vLLM's list for mamba cache mode ``all``."""
     chunk_size: int | None = None

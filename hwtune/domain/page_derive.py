@@ -16,6 +16,7 @@ from hwtune.domain.page_rules_config import config_page
 from hwtune.domain.page_rules_mode import (
     check_mamba_block_size,
     check_mode,
+    check_replayssm,
     refuse_mamba_block_size,
     resolve_mode,
 )
@@ -131,6 +132,7 @@ def _hybrid(
     mode = resolve_mode(model, recurrent, deployment, rule, trace)
     longest = deployment.max_model_len or model.max_model_len
     check_mamba_block_size(deployment, mode, longest, rule)
+    check_replayssm(model, recurrent, deployment, mode)
     if _cpu_mla(model, deployment, rule) and mode.enable_prefix_caching:
         refuse_mamba_block_size()
     state, tensors = state_bytes(model, recurrent, deployment, rule, trace)

@@ -35,9 +35,11 @@ _PACKED = (
     "fp8_per_token_head",
     "int4_per_token_head",
     "nvfp4",
+    "nvfp4_4over6",
     "ultraquant_4bit",
 )
-KV_CACHE_DTYPES = ("auto", *_DTYPE_NAMES, *_ONE_BYTE, *_PACKED, *_TURBOQUANT_BITS)
+KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", *_ONE_BYTE, *_PACKED, *_TURBOQUANT_BITS)
+"""What --kv-cache-dtype takes (config/cache.py CacheDType)."""
 _SOURCE = "v1/kv_cache_interface.py FullAttentionSpec.page_size_bytes"
 
 
@@ -79,7 +81,7 @@ def kv_dtype(model: ModelShape, deployment: Deployment, rule: Rule) -> str:
         declared = model.checkpoint_kv
         known = declared is not None and _known_to_rule(declared, model, deployment, rule)
         return declared.dtype if declared and known else model_dtype(model, deployment)
-    return _DTYPE_NAMES.get(wanted, wanted)
+    return wanted
 
 
 def _known_to_rule(
@@ -209,7 +211,7 @@ def _packed_bytes(kind: str, heads: int, head_size: int) -> int:
         return heads * _turboquant_slot(head_size, *_TURBOQUANT_BITS[kind])
     if kind == "int4_per_token_head":
         return heads * (2 * (head_size // 2) + 8)
-    if kind == "nvfp4":
+    if kind.startswith("nvfp4"):
         return heads * 2 * (head_size // 2 + head_size // 16)
     if kind == "ultraquant_4bit":
         return heads * (head_size + 2 * (head_size // 32))

@@ -108,6 +108,31 @@ def _named_mode(recurrent: RecurrentShape, deployment: Deployment, rule: Rule, t
     return asked
 
 
+def check_replayssm(
+    model: ModelShape, recurrent: RecurrentShape, deployment: Deployment, mode: CacheMode
+) -> None:
+    """Raises EngineRefusalError where vLLM refuses --use-replayssm.
+
+    Source: config/vllm.py VllmConfig.validate_mamba_cached_kernel, with its default mamba backend.
+    """
+    if not deployment.use_replayssm:
+        return
+    drafts, refusal = deployment.num_speculative_tokens, None
+    if not recurrent.supports_replayssm:
+        refusal = f"--use-replayssm is not supported for architecture {model.architecture!r}"
+    elif drafts and mode.mode != "none":
+        refusal = "FlashInfer ReplaySSM speculative decoding requires --mamba-cache-mode none"
+    elif drafts and deployment.replayssm_buffer_len <= drafts:
+        refusal = (
+            "FlashInfer ReplaySSM speculative decoding requires --replayssm-buffer-len >= 1 + "
+            f"num_speculative_tokens ({1 + drafts}); got {deployment.replayssm_buffer_len}"
+        )
+    elif drafts:
+        refusal = "Mamba2 ReplaySSM speculative decoding requires --mamba-backend flashinfer"
+    if refusal:
+        raise EngineRefusalError(refusal, error_class="ValidationError")
+
+
 def check_mamba_block_size(
     deployment: Deployment, mode: CacheMode, max_model_len: int | None, rule: Rule
 ) -> None:

@@ -88,6 +88,8 @@ def _layers(reader: ConfigReader, architecture: str) -> tuple[int | None, int | 
     if architecture.startswith("FalconH1"):
         total = reader.optional("number of layers", "num_hidden_layers")
         return total, total
+    if reader.has("index_topk") or architecture.startswith("Qwen4Exp"):
+        return None, None  # their indexers and n-gram layers have groups of their own
     return count_layers(reader)
 
 

@@ -31,6 +31,7 @@ _NO_SPECULATION_BEFORE: Version = (0, 17, 0)
 _NO_ALL_MODE = ("Plamo2",)
 _OWN_SSM_DTYPE = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "NemotronH_Nano_VL_V2")
 """The classes for which vLLM has a hook that reads mamba_ssm_cache_dtype (MODELS_CONFIG_MAP)."""
+_REPLAYSSM = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
@@ -94,6 +95,7 @@ def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) 
         kind=NAME,
         state_tensors=shape.tensors,
         ssm_dtype_defaults=_ssm_dtype(reader) if architecture in _OWN_SSM_DTYPE else (),
+        supports_replayssm=architecture in _REPLAYSSM,
         supports_all_mode=not architecture.startswith(_NO_ALL_MODE),
         chunk_size=reader.optional("chunk size", "mamba_chunk_size", "chunk_size"),
     )

@@ -10,7 +10,6 @@ from hwtune.domain.page_rules_versions import Version
 from hwtune.domain.page_steps import EngineRefusalError
 from hwtune.families.reader import ConfigReader
 
-_ATTENTION_WORDS = ("full_attention", "attention", "hybrid", "sliding_attention", "*")
 _KV_HEAD_KEYS = (
     "n_head_kv",
     "num_kv_heads",
@@ -122,10 +121,15 @@ def count_layers(reader: ConfigReader) -> tuple[int | None, int | None]:
 
 
 def _count_words(words: tuple[str, ...]) -> tuple[int, int]:
-    attention = sum(word in _ATTENTION_WORDS for word in words)
+    attention = sum(map(_attends, words))
     plain = sum(word in ("moe", "mlp", "-", "E") for word in words)
     both = sum(word == "hybrid" for word in words)
     return attention, len(words) - attention - plain + both
+
+
+def _attends(word: str) -> bool:
+    """Whether a layer of that name has a KV cache; there are many kinds of attention by now."""
+    return word in ("hybrid", "*") or (word.endswith("attention") and "linear" not in word)
 
 
 def _count_by_index(reader: ConfigReader, total: int | None) -> tuple[int | None, int | None]:
