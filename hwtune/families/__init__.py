@@ -57,6 +57,7 @@ def read_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     family = _BY_ARCHITECTURE.get(architecture)
     if family is None:
         return _plain(reader, architecture)
+    _require_own(reader, architecture)
     attention_layers, recurrent_layers = _layers(reader, architecture)
     attention = read_attention(
         reader,
@@ -82,6 +83,28 @@ def _head_keys(architecture: str) -> tuple[str, ...]:
     if architecture.startswith("NemotronH"):
         return ("head_dim", "attention_head_dim")
     return ("head_dim", "hidden_size_per_head")
+
+
+_QWEN = ("Qwen3", "Qwen4", "ColQwen3", "InternS2", "MiniCPMV4")
+_NEEDED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
+    (("Kimi", "Glm5Next"), "MLA latent size", ("kv_lora_rank",)),
+    (("Lfm2",), "kinds of the layers", ("layer_types", "full_attn_idxs")),
+    (
+        (*_QWEN, "Jamba", "NemotronH", "FalconH1", "Bamba", "Lfm2", "ColBERTLfm2"),
+        "number of KV heads",
+        ("num_key_value_heads",),
+    ),
+    (_QWEN, "head size", ("head_dim",)),
+    (("NemotronH",), "head size", ("head_dim", "attention_head_dim")),
+)
+"""Prefixes of architectures, and keys for which their configuration class has a value of its own
+where config.json has none: nothing that can be guessed from the other keys."""
+
+
+def _require_own(reader: ConfigReader, architecture: str) -> None:
+    for prefixes, name, keys in _NEEDED:
+        if architecture.startswith(prefixes):
+            reader.require(name, *keys)
 
 
 def _layers(reader: ConfigReader, architecture: str) -> tuple[int | None, int | None]:

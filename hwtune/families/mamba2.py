@@ -131,6 +131,7 @@ def _granite(reader: ConfigReader, architecture: str) -> Mamba2Shape:
 def _intermediate(reader: ConfigReader, architecture: str) -> int:
     """Falcon-H1 has mamba_d_ssm; the others, and Falcon-H1 without it, expand the hidden size."""
     if architecture.startswith("FalconH1"):
+        reader.require("Mamba intermediate size", "mamba_d_ssm")
         own = reader.optional("Mamba intermediate size", "mamba_d_ssm")
         if own is not None:
             return own

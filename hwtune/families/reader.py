@@ -45,6 +45,12 @@ class ConfigReader:
         """Whether the text config gives any of the keys a value."""
         return any(self.raw(key) is not None for key in keys)
 
+    def require(self, name: str, *keys: str) -> None:
+        """Raises InputError when the text config has none of the keys, not even with null."""
+        if not any(key in self.text for key in keys):
+            alternatives = "".join(f" (or '{key}')" for key in keys[1:])
+            raise self.fail(keys[0], f"is missing{alternatives}; it gives the {name}")
+
     def fail(self, key: str, problem: str) -> InputError:
         """The error for a key, ready to be raised."""
         return InputError(f"{self.source}: key '{self.prefix}{key}' {problem}")
