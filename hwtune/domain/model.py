@@ -95,11 +95,21 @@ class RecurrentShape:
     ssm_dtype_since: Version = (0, 0, 0)
     """First release whose class looks at --mamba-ssm-cache-dtype at all."""
     supports_replayssm: bool = False
-    """Whether the class is on vLLM's list for --use-replayssm (and its rings are modelled)."""
+    """Whether the class is on vLLM's list for --use-replayssm (whose rings only Mamba2 layers have)."""
     supports_all_mode: bool = False
     """Whether the class is on vLLM's list for mamba cache mode ``all``."""
     chunk_size: int | None = None
     """The config's mamba_chunk_size or chunk_size, used by mode ``all``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantisedDtypes:
+    """The dtypes that a quantised checkpoint can run in."""
+
+    method: str
+    """vLLM's name of the quantisation."""
+    dtypes: tuple[str, ...]
+    """torch dtype names without the prefix, in vLLM's order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +143,8 @@ class ModelShape:
     """When the config's top-level layer_types names only attention layers: which words it uses."""
     checkpoint_kv: CheckpointKv | None = None
     """What the checkpoint's quantisation says of the KV cache."""
+    quantised: QuantisedDtypes | None = None
+    """What --dtype may be; None: anything, or not known."""
     first_version: Version | None = None
     """First vLLM release with the architecture."""
     last_version: Version | None = None

@@ -9,7 +9,12 @@ from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InputError
 from hwtune.domain.model import ModelShape, RecurrentShape, StateTensor
 from hwtune.domain.page_rules_ascend import ascend_padding_pct, ascend_page, old_alignment
-from hwtune.domain.page_rules_attention import bytes_per_token, check_heads, check_turboquant
+from hwtune.domain.page_rules_attention import (
+    bytes_per_token,
+    check_heads,
+    check_quantised_dtype,
+    check_turboquant,
+)
 from hwtune.domain.page_rules_backends import BackendSizes, multiples_of
 from hwtune.domain.page_rules_common import PageOutcome, RuleInputs
 from hwtune.domain.page_rules_config import config_page
@@ -116,6 +121,7 @@ def _check_deployment(model: ModelShape, deployment: Deployment, rule: Rule) -> 
     if model.recurrent is not None:
         check_turboquant(model, deployment, rule)
     check_heads(model, deployment)
+    check_quantised_dtype(model, deployment)
     if deployment.pipeline_parallel_size > 1 and model.pipeline_refusal:
         raise EngineRefusalError(model.pipeline_refusal, error_class="NotImplementedError")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 
 from hwtune.domain.deployment import Deployment
-from hwtune.domain.errors import InfeasibleError, InputError
+from hwtune.domain.errors import InputError
 from hwtune.domain.model import ITEM_BYTES, AttentionShape, CheckpointKv, ModelShape
 from hwtune.domain.page_rules_versions import (
     MLA_COUNTED_TWICE,
@@ -23,7 +23,7 @@ _DTYPE_NAMES = {
     "float": "float32",
     "float32": "float32",
 }
-_ONE_BYTE = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla")
+_ONE_BYTE = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla")
 _TURBOQUANT_BITS = {
     "turboquant_k8v4": (8, 4),
     "turboquant_4bit_nc": (4, 4),
@@ -109,6 +109,24 @@ def check_heads(model: ModelShape, deployment: Deployment) -> None:
         raise EngineRefusalError(message, error_class="ValidationError")
 
 
+def check_quantised_dtype(model: ModelShape, deployment: Deployment) -> None:
+    """Raises EngineRefusalError for a dtype that the checkpoint's quantisation cannot run in.
+
+    Source: config/vllm.py VllmConfig._get_quantization_config.
+    """
+    quantised = model.quantised
+    if quantised is None or not (deployment.dtype != "auto" or model.dtype):
+        return
+    dtype = model_dtype(model, deployment)
+    if dtype not in quantised.dtypes:
+        listed = ", ".join(f"torch.{name}" for name in quantised.dtypes)
+        message = (
+            f"torch.{dtype} is not supported for quantization method {quantised.method}. "
+            f"Supported dtypes: [{listed}]"
+        )
+        raise EngineRefusalError(message, error_class="ValidationError")
+
+
 def check_turboquant(model: ModelShape, deployment: Deployment, rule: Rule) -> None:
     """Raises EngineRefusalError where vLLM refuses TurboQuant for a hybrid model."""
     if deployment.kv_cache_dtype not in _TURBOQUANT_BITS:
@@ -132,7 +150,7 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
 
     Raises:
         InputError: a dtype is unknown or missing.
-        InfeasibleError: the format does not exist for the model's attention.
+        EngineRefusalError: the format does not exist for the model's attention.
     """
     kind = kv_dtype(model, deployment, rule)
     attention = model.attention
@@ -199,9 +217,13 @@ def _item_bytes(kind: str) -> int:
 
 
 def _mla_bytes(attention: AttentionShape, kind: str) -> int:
-    if kind not in ITEM_BYTES and kind not in _ONE_BYTE:
-        message = f"KV-cache dtype {kind} is not defined for MLA attention"
-        raise InfeasibleError(message)
+    """The rule counts a byte per element for whatever is quantised (MLAAttentionSpec)."""
+    if kind in ("nvfp4", "nvfp4_4over6"):
+        message = (
+            "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. "
+            "Please use a different --kv-cache-dtype"
+        )
+        raise EngineRefusalError(message, error_class="ValidationError")
     return attention.head_size * _item_bytes(kind)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hwtune.domain.deployment import Deployment
-from hwtune.domain.errors import InputError
+from hwtune.domain.errors import InfeasibleError, InputError
 from hwtune.domain.model import ModelShape, RecurrentShape
 from hwtune.domain.page_rules_versions import (
     ALIGN_WHEN_DRAFTING,
@@ -49,13 +49,6 @@ def check_mode(deployment: Deployment, rule: Rule) -> None:
         raise EngineRefusalError(message, error_class="ValidationError")
 
 
-def default_prefix_caching(model: ModelShape, deployment: Deployment, rule: Rule) -> bool:
-    """vLLM's own choice for a hybrid model."""
-    if deployment.platform == "cpu" and model.attention.is_mla:
-        return False
-    return PREFIX_CACHING_DEFAULT_ON.holds(rule.version)
-
-
 def resolve_mode(
     model: ModelShape,
     recurrent: RecurrentShape,
@@ -73,7 +66,7 @@ def resolve_mode(
     """
     check_mode(deployment, rule)
     wanted = deployment.enable_prefix_caching
-    caching = default_prefix_caching(model, deployment, rule) if wanted is None else wanted
+    caching = PREFIX_CACHING_DEFAULT_ON.holds(rule.version) if wanted is None else wanted
     if PREFIX_CACHING_FORCED_OFF.holds(rule.version) and caching:
         trace.note("this release switches prefix caching off for hybrid models")
         caching = False
@@ -120,6 +113,9 @@ def check_replayssm(
     drafts, refusal = deployment.num_speculative_tokens, None
     if not recurrent.supports_replayssm:
         refusal = f"--use-replayssm is not supported for architecture {model.architecture!r}"
+    elif drafts and recurrent.kind == "kda":
+        message = "--use-replayssm beside draft tokens on KDA layers (RecoverSSM) is not modelled"
+        raise InfeasibleError(message)
     elif drafts and mode.mode != "none":
         refusal = "FlashInfer ReplaySSM speculative decoding requires --mamba-cache-mode none"
     elif drafts and deployment.replayssm_buffer_len <= drafts:

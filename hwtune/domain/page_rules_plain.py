@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hwtune.domain.deployment import Deployment
+from hwtune.domain.errors import InfeasibleError
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page_rules_attention import bytes_per_token, skip_layers
 from hwtune.domain.page_rules_backends import DEFAULT_BLOCK_SIZE, BackendSizes, starting_block
@@ -101,7 +102,10 @@ def _shared(
 def _unused_state(model: ModelShape, deployment: Deployment, rule: Rule) -> int | None:
     if model.recurrent is None:
         return None
-    return state_bytes(model, model.recurrent, deployment, rule, Trace())[0]
+    try:
+        return state_bytes(model, model.recurrent, deployment, rule, Trace())[0]
+    except InfeasibleError:  # nobody asks for it
+        return None
 
 
 def _plain_block(

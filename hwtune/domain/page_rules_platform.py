@@ -65,7 +65,8 @@ def _untouched(inputs: RuleInputs, block: int) -> PageOutcome:
     return PageOutcome(
         block_size=block,
         alignment_tokens=block,
-        mamba_block_size=resolved_mamba_block(inputs, block, None),
+        mamba_block_size=inputs.deployment.mamba_block_size
+        or resolved_mamba_block(inputs, block, None),
         rule_ran=False,
     )
 

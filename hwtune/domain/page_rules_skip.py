@@ -62,8 +62,7 @@ def shared_page(
     if not SKIP_LAYER_PHASE.holds(rule.version):
         return None
     full = unquantised_bytes_per_token(model, deployment)
-    plain = replace(deployment, kv_cache_dtype_skip_layers=())
-    primary = bytes_per_token(model, plain, rule, Trace())
+    primary = _primary_bytes(model, deployment, rule)
     _check_order(full, primary)
     if full == primary:
         return None
@@ -74,6 +73,13 @@ def shared_page(
     text = "block size whose quantised page covers an unquantised one"
     trace.add("page with skip layers", text, {"required": required}, block, "tokens", source)
     return SkipPages(block_size=block, page_bytes=block * primary)
+
+
+def _primary_bytes(model: ModelShape, deployment: Deployment, rule: Rule) -> int:
+    """Bytes of a token in a quantised layer; this phase counts K and V for MLA too."""
+    plain = replace(deployment, kv_cache_dtype_skip_layers=())
+    token = bytes_per_token(model, plain, rule, Trace())
+    return 2 * token if model.attention.is_mla else token
 
 
 def _check_order(full: int, primary: int) -> None:

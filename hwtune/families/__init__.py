@@ -17,7 +17,7 @@ from hwtune.families.parts import (
     read_max_model_len,
 )
 from hwtune.families.plain import ATTENTION_FREE, PLAIN_ARCHITECTURES
-from hwtune.families.quantisation import checkpoint_kv
+from hwtune.families.quantisation import checkpoint_kv, quantised_dtypes
 from hwtune.families.reader import ConfigReader
 
 ReadRecurrent = Callable[[ConfigReader, str, int | None], RecurrentShape]
@@ -62,6 +62,7 @@ def read_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     attention = read_attention(
         reader,
         head_keys=_head_keys(architecture),
+        default_head_size=_NEMOTRON_HEAD_SIZE if architecture.startswith("NemotronH") else None,
         identifiable=not architecture.startswith(family.unidentifiable),
         layers=attention_layers,
     )
@@ -80,22 +81,20 @@ def _architecture(reader: ConfigReader) -> str:
 def _head_keys(architecture: str) -> tuple[str, ...]:
     if architecture.startswith("Zamba2"):
         return ("attention_head_dim",)
-    if architecture.startswith("NemotronH"):
-        return ("head_dim", "attention_head_dim")
     return ("head_dim", "hidden_size_per_head")
 
 
+_NEMOTRON_HEAD_SIZE = 128
+"""transformers' NemotronHConfig.head_dim; vLLM never reads attention_head_dim."""
 _QWEN = ("Qwen3", "Qwen4", "ColQwen3", "InternS2", "MiniCPMV4")
 _NEEDED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("Kimi", "Glm5Next"), "MLA latent size", ("kv_lora_rank",)),
-    (("Lfm2",), "kinds of the layers", ("layer_types", "full_attn_idxs")),
     (
         (*_QWEN, "Jamba", "NemotronH", "FalconH1", "Bamba", "Lfm2", "ColBERTLfm2"),
         "number of KV heads",
         ("num_key_value_heads",),
     ),
     (_QWEN, "head size", ("head_dim",)),
-    (("NemotronH",), "head size", ("head_dim", "attention_head_dim")),
 )
 """Prefixes of architectures, and keys for which their configuration class has a value of its own
 where config.json has none: nothing that can be guessed from the other keys."""
@@ -135,6 +134,7 @@ def _shape(
         source=reader.source,
         attention_only=attention_only(reader),
         checkpoint_kv=checkpoint_kv(reader),
+        quantised=quantised_dtypes(reader, architecture) if family else None,
         first_version=info.first,
         last_version=info.last,
         successor=info.successor,

@@ -19,7 +19,7 @@ ARCHITECTURES = {
     "BailingMoeV3ForCausalLM": ArchitectureInfo(),
     "BailingMoeV3VLForConditionalGeneration": ArchitectureInfo(),
 }
-UNIDENTIFIABLE: tuple[str, ...] = ()
+UNIDENTIFIABLE = ("Kimi", "Glm5Next")
 _NO_SPECULATION_BEFORE: Version = (0, 27, 0)
 _SSM_DTYPE_SINCE: Version = (0, 30, 0)
 _NEVER: Version = (999, 0, 0)
@@ -53,6 +53,7 @@ def read_recurrent(reader: ConfigReader, architecture: str, layers: int | None) 
         state_tensors=tensors,
         ssm_dtype_defaults=(((0, 0, 0), "float32"),),
         allowed_ssm_dtypes=() if bailing else ("float32", "bfloat16"),
+        supports_replayssm=architecture.startswith("Kimi"),
         ssm_dtype_since=_NEVER if bailing else _SSM_DTYPE_SINCE,
     )
 

@@ -64,6 +64,7 @@ def read_attention(
     reader: ConfigReader,
     *,
     head_keys: tuple[str, ...] = ("head_dim", "hidden_size_per_head"),
+    default_head_size: int | None = None,
     identifiable: bool = True,
     layers: int | None = None,
 ) -> AttentionShape:
@@ -75,7 +76,7 @@ def read_attention(
     if reader.has("kv_lora_rank"):
         return _mla(reader, heads, identifiable, layers)
     kv_heads = reader.optional("number of KV heads", *_KV_HEAD_KEYS) or heads
-    size = reader.optional("head size", *head_keys, minimum=0)
+    size = reader.optional("head size", *head_keys, minimum=0) or default_head_size
     if not size:
         hidden = reader.integer("hidden size", *_HIDDEN_KEYS)
         size = hidden // heads

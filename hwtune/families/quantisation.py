@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hwtune.domain.model import CheckpointKv
+from hwtune.domain.model import CheckpointKv, QuantisedDtypes
 from hwtune.families.reader import ConfigReader
 
 _KEYS = ("quantization_config", "compression_config")
@@ -21,6 +21,13 @@ _MODELOPT_METHODS = {
     "NVFP4": "modelopt_fp4",
 }
 """ModelOpt's quant_algo -> the method vLLM takes it for, where the file names none."""
+_RUNS_IN = {
+    "fp8": ("bfloat16", "float16"),
+    "modelopt": ("bfloat16", "float16"),
+    "modelopt_fp4": ("bfloat16", "float16", "float8_e4m3fn"),
+    "mxfp4": ("bfloat16",),
+}
+"""Method -> dtypes (get_supported_act_dtypes, 0.32), for those that take not all of them."""
 _MODELOPT_DTYPES = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 
 
@@ -31,6 +38,18 @@ def checkpoint_kv(reader: ConfigReader) -> CheckpointKv | None:
         dtype = _modelopt_dtype(own)
         return CheckpointKv(dtype=dtype) if dtype else None
     return next(filter(None, map(_compressed_tensors, _configs(reader))), None)
+
+
+def quantised_dtypes(reader: ConfigReader, architecture: str) -> QuantisedDtypes | None:
+    """The dtypes the checkpoint's quantisation runs in; None: all, or not known."""
+    config = next(_configs(reader), None)
+    if config is None:
+        return None
+    method = _method(config)
+    if architecture.startswith("KimiK3") and config.get("format") == "mxfp4-pack-quantized":
+        method = "mxfp4"  # models/config.py KimiK3ForConditionalGenerationConfig
+    dtypes = _RUNS_IN.get(method)
+    return QuantisedDtypes(method=method, dtypes=dtypes) if dtypes else None
 
 
 def _configs(reader: ConfigReader) -> Iterator[Mapping[str, Any]]:
