@@ -142,7 +142,7 @@ def _hybrid(
     if _cpu_mla(model, deployment, rule) and mode.enable_prefix_caching:
         refuse_mamba_block_size()
     state, tensors = state_bytes(model, recurrent, deployment, rule, trace)
-    token = bytes_per_token(model, deployment, rule, trace)
+    token = bytes_per_token(model, deployment, rule, trace, backends[0] if backends else None)
     inputs = RuleInputs(
         model=model,
         recurrent=recurrent,

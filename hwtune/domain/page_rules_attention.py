@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import lcm
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InputError
 from hwtune.domain.model import ITEM_BYTES, AttentionShape, CheckpointKv, ModelShape
+from hwtune.domain.page_rules_backends import BackendSizes, packs
 from hwtune.domain.page_rules_versions import (
     MLA_COUNTED_TWICE,
     RULE_IN_PLATFORM,
@@ -145,8 +147,17 @@ def check_turboquant(model: ModelShape, deployment: Deployment, rule: Rule) -> N
         raise EngineRefusalError(message, error_class="NotImplementedError")
 
 
-def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace: Trace) -> int:
+def bytes_per_token(
+    model: ModelShape,
+    deployment: Deployment,
+    rule: Rule,
+    trace: Trace,
+    backend: BackendSizes | None = None,
+) -> int:
     """Bytes of one token in one attention layer on one rank, as the page rule counts them.
+
+    Args:
+        backend: the first attention backend, whose layout counts; None: one that fits the dtype.
 
     Raises:
         InputError: a dtype is unknown or missing.
@@ -160,7 +171,7 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
         formula = "latent size x bytes (MLA: one vector, never divided by TP)"
         if MLA_COUNTED_TWICE.holds(rule.version):
             value, formula = 2 * value, f"2 x {formula}: this release counts K and V"
-    elif kind in ITEM_BYTES or kind in _ONE_BYTE:
+    elif _is_plain(kind) or not (_own_packing(kind) or packs(backend, kind, rule.version)):
         value = 2 * heads * attention.head_size * _item_bytes(kind)
         formula = "2 (K and V) x KV heads per rank x head size x bytes"
     else:
@@ -180,6 +191,29 @@ def bytes_per_token(model: ModelShape, deployment: Deployment, rule: Rule, trace
         "B",
         rule.source_of(_SOURCE),
     )
+
+
+def _is_plain(kind: str) -> bool:
+    return kind in ITEM_BYTES or kind in _ONE_BYTE
+
+
+def _own_packing(kind: str) -> bool:
+    """TurboQuant and UltraQuant are packed by their own backends, whichever comes first."""
+    return kind in _TURBOQUANT_BITS or kind == "ultraquant_4bit"
+
+
+def quantised_bytes_per_token(
+    model: ModelShape, deployment: Deployment, rule: Rule, backend: BackendSizes | None
+) -> int:
+    """Bytes of one token in a quantised layer beside unquantised ones, in the first backend's
+    layout; K and V count for MLA too."""
+    kind = kv_dtype(model, deployment, rule)
+    if not (_is_plain(kind) or packs(backend, kind, rule.version)):
+        heads = kv_heads_per_rank(model.attention, deployment.tensor_parallel_size)
+        return 2 * heads * model.attention.head_size
+    plain = replace(deployment, kv_cache_dtype_skip_layers=())
+    token = bytes_per_token(model, plain, rule, Trace(), backend)
+    return 2 * token if model.attention.is_mla else token
 
 
 def _note_checkpoint(declared: CheckpointKv, kind: str, trace: Trace) -> None:

@@ -13,7 +13,7 @@ from itertools import product
 from math import lcm
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.page_rules_versions import ALL_BACKENDS_CONSIDERED, Rule, Version
+from hwtune.domain.page_rules_versions import ALL_BACKENDS_CONSIDERED, BACKEND_PACKS, Rule, Version
 from hwtune.domain.page_steps import EngineRefusalError
 
 DEFAULT_BLOCK_SIZE = 16
@@ -59,9 +59,12 @@ class BackendSizes:
         return f"[{', '.join(texts)}]"
 
 
+_UNNAMED = "the backend"
+
+
 def multiples_of(tokens: int) -> BackendSizes:
     """A backend that accepts multiples of ``tokens``, as hwtune's own declares."""
-    return BackendSizes(name=f"multiples of {tokens}", multiple_of=(tokens,))
+    return BackendSizes(name=_UNNAMED, multiple_of=(tokens,))
 
 
 def _any(name: str, tokens: int, preferred: int | None = None) -> BackendSizes:
@@ -111,6 +114,13 @@ _OLDER_SIZES: tuple[tuple[Version, BackendSizes], ...] = (
     ((0, 19, 0), _any("ROCM_AITER_UNIFIED_ATTN", 16)),
 )
 """(first release that no longer has it, sizes)."""
+_PACKERS = (
+    ("turboquant_", "TURBOQUANT"),
+    ("ultraquant_", "ULTRAQUANT"),
+    ("nvfp4", "FLASHINFER"),
+    ("", "TRITON_ATTN"),
+)
+"""(start of a packed KV-cache dtype, the one backend that packs it); the last: per_token_head."""
 _STUB = re.compile(r"STUB_(M?)(\d{1,6})")
 _STUBS = {
     "STUB_NONE": _any("STUB_NONE", 1),
@@ -139,6 +149,13 @@ def backend_sizes(name: str, version: Version) -> BackendSizes:
         raise InputError(message)
     size = int(stub[2])
     return replace(_any(name, size) if stub[1] else _one_of(name, size))
+
+
+def packs(backend: BackendSizes | None, kind: str, version: Version) -> bool:
+    """Whether the backend lays a packed KV-cache dtype out as such; one that is not named does."""
+    if backend is None or backend.name == _UNNAMED or not BACKEND_PACKS.holds(version):
+        return True
+    return backend.name == next(name for start, name in _PACKERS if kind.startswith(start))
 
 
 def starting_block(backends: Sequence[BackendSizes], rule: Rule) -> int:

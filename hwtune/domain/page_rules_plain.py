@@ -6,7 +6,12 @@ from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InfeasibleError
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page_rules_attention import bytes_per_token, skip_layers
-from hwtune.domain.page_rules_backends import DEFAULT_BLOCK_SIZE, BackendSizes, starting_block
+from hwtune.domain.page_rules_backends import (
+    DEFAULT_BLOCK_SIZE,
+    BackendSizes,
+    multiples_of,
+    starting_block,
+)
 from hwtune.domain.page_rules_mode import refuse_unused_mamba_block
 from hwtune.domain.page_rules_platform import CPU_BLOCK_SIZE
 from hwtune.domain.page_rules_skip import SkipPages, shared_page
@@ -93,10 +98,10 @@ def _shared(
     trace: Trace,
 ) -> SkipPages | None:
     quantised = skip_layers(model, deployment, hybrid=False)
-    if not quantised or deployment.platform == "cpu":
+    if not quantised or deployment.platform == "cpu" or backends == ():
         return None
-    smallest = backends[0].smallest if backends else DEFAULT_BLOCK_SIZE
-    return shared_page(model, deployment, rule, smallest, block, 0, trace)
+    first = backends[0] if backends else multiples_of(DEFAULT_BLOCK_SIZE)
+    return shared_page(model, deployment, rule, first, block, 0, trace)
 
 
 def _unused_state(model: ModelShape, deployment: Deployment, rule: Rule) -> int | None:

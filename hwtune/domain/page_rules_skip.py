@@ -6,7 +6,11 @@ from dataclasses import dataclass, replace
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.model import ModelShape
-from hwtune.domain.page_rules_attention import bytes_per_token, unquantised_bytes_per_token
+from hwtune.domain.page_rules_attention import (
+    quantised_bytes_per_token,
+    unquantised_bytes_per_token,
+)
+from hwtune.domain.page_rules_backends import BackendSizes
 from hwtune.domain.page_rules_common import PageOutcome, RuleInputs
 from hwtune.domain.page_rules_versions import SKIP_LAYER_PHASE, Rule
 from hwtune.domain.page_steps import EngineRefusalError, Trace
@@ -23,12 +27,11 @@ class SkipPages:
 
 def align_skip_layers(inputs: RuleInputs, outcome: PageOutcome, trace: Trace) -> PageOutcome:
     """The outcome after phase 3, for a hybrid model."""
-    smallest = inputs.backends[0].smallest
     shared = shared_page(
         inputs.model,
         inputs.deployment,
         inputs.rule,
-        smallest,
+        inputs.backends[0],
         outcome.block_size,
         outcome.padded_bytes or 0,
         trace,
@@ -47,7 +50,7 @@ def shared_page(
     model: ModelShape,
     deployment: Deployment,
     rule: Rule,
-    smallest: int,
+    backend: BackendSizes,
     block_size: int,
     padded_bytes: int,
     trace: Trace,
@@ -62,10 +65,11 @@ def shared_page(
     if not SKIP_LAYER_PHASE.holds(rule.version):
         return None
     full = unquantised_bytes_per_token(model, deployment)
-    primary = _primary_bytes(model, deployment, rule)
+    primary = quantised_bytes_per_token(model, deployment, rule, backend)
     _check_order(full, primary)
     if full == primary:
         return None
+    smallest = backend.smallest
     alignment = max(smallest, block_size)
     required = max(full * smallest, padded_bytes)
     block = max(block_size, alignment * ceil_div(required, alignment * primary))
@@ -73,13 +77,6 @@ def shared_page(
     text = "block size whose quantised page covers an unquantised one"
     trace.add("page with skip layers", text, {"required": required}, block, "tokens", source)
     return SkipPages(block_size=block, page_bytes=block * primary)
-
-
-def _primary_bytes(model: ModelShape, deployment: Deployment, rule: Rule) -> int:
-    """Bytes of a token in a quantised layer; this phase counts K and V for MLA too."""
-    plain = replace(deployment, kv_cache_dtype_skip_layers=())
-    token = bytes_per_token(model, plain, rule, Trace())
-    return 2 * token if model.attention.is_mla else token
 
 
 def _check_order(full: int, primary: int) -> None:

@@ -76,6 +76,7 @@ CPU_BLOCK_WRITTEN_BACK = Feature(
 SKIP_LAYER_PHASE = Feature(
     since=(0, 25, 0), source="platforms/interface.py Platform._align_heterogeneous_kv_block_size"
 )
+BACKEND_PACKS = Feature(since=(0, 28, 0), source="AttentionBackend.customize_spec")
 MLA_ALIGNMENT_128 = Feature(since=(0, 27, 0), source=_PLATFORM)
 KDA_DTYPE_CHECK = Feature(
     since=(0, 30, 0), source="model_executor/layers/mamba/mamba_utils.py kda_state_dtype"
