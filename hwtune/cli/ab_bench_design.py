@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from hwtune.cli import ab_bench_options as options
+from hwtune.cli.given import on_command_line
 from hwtune.domain.bench_metrics import Goal
 from hwtune.domain.errors import UsageError
 from hwtune.domain.workload import (
@@ -100,12 +101,12 @@ def _trace(context: typer.Context) -> tuple[Arrived, ...]:
     if path is None:
         return ()
     for name in ("tier", "output_tokens", "arrival", "concurrency"):
-        if options.on_command_line(context, name):
+        if on_command_line(context, name):
             message = f"--arrivals and --{name.replace('_', '-')}: the trace decides that"
             raise UsageError(message)
     from hwtune.io.arrivals import read_trace
 
-    limited = options.on_command_line(context, "prompts_per_tier")
+    limited = on_command_line(context, "prompts_per_tier")
     found = read_trace(path, context.params["prompts_per_tier"] if limited else None)
     return tuple(
         Arrived(
@@ -136,7 +137,7 @@ def _arrival(context: typer.Context) -> Arrival:
         raise UsageError(message)
     if rate is None:
         return "closed"
-    if options.on_command_line(context, "concurrency"):
+    if on_command_line(context, "concurrency"):
         message = "--rate and --concurrency: an open loop has no limit of requests in flight"
         raise UsageError(message)
     found: Arrival = arrival or "poisson"

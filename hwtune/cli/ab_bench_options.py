@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from hwtune.cli.given import given
 from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.workload import MINIMUM_PAIRS, Mode, Tier, parse_tier
 
@@ -173,21 +174,8 @@ def refuse_with_resume(context: typer.Context) -> None:
     Raises:
         UsageError: lists what was given besides --resume.
     """
-    given = [
-        str(context.params[opts[0]]) if parameter.param_type_name == "argument" else opts[0]
-        for parameter in context.command.params
-        if (opts := parameter.opts)
-        and parameter.name not in _WITH_RESUME
-        and on_command_line(context, parameter.name)
-    ]
-    given += context.args
-    if given:
-        listed = ", ".join(given)
+    others = given(context, but=_WITH_RESUME) + context.args
+    if others:
+        listed = ", ".join(others)
         message = f"--resume takes all from the run directory: give it alone, without {listed}"
         raise UsageError(message)
-
-
-def on_command_line(context: typer.Context, name: str | None) -> bool:
-    """Whether the user gave it, rather than a default."""
-    source = context.get_parameter_source(name or "")
-    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")

@@ -11,6 +11,7 @@ import typer
 
 from hwtune.cli import derive_page_modes as modes
 from hwtune.cli import derive_page_options as option
+from hwtune.cli.given import on_command_line, refuse_others
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import ANSWER_IS_NO, InputError, UsageError
 from hwtune.domain.units import parse_bytes
@@ -56,13 +57,11 @@ def derive_page(
 
     A vLLM command line can be pasted whole: vllm serve MODEL and its flags, in any order.
     """
-    answers = {"--batch": batch, "--matrix": matrix, "--observed": observed, "--explain": explain}
-    _one_question([flag for flag, value in answers.items() if value], observed, padding)
+    _one_question(ctx, observed, padding)
     if parquet is not None and not matrix:
         message = "--parquet needs --matrix"
         raise UsageError(message)
     if batch is not None:
-        _no_more(ctx, model)
         _print_batch(batch, vllm_version)
         return
     hardware = modes.configured(
@@ -129,23 +128,39 @@ def deployment_of(
     )
 
 
-def _one_question(asked: list[str], observed: int | None, padding: float | None) -> None:
+_QUESTIONS: dict[str, tuple[str, ...]] = {
+    "batch": ("vllm_version",),
+    "matrix": ("parquet",),
+    "observed": ("padding",),
+    "explain": (),
+    "check_with_vllm": ("check_python",),
+}
+"""Parameter that asks another question -> parameters that only it uses."""
+_SERVER = (
+    *("model", "profile", "format", "vllm_version", "engine", "alignment"),
+    "prefill_checkpoint_tokens",
+)
+
+
+def _one_question(ctx: typer.Context, observed: int | None, padding: float | None) -> None:
+    """Raises UsageError for two questions at once, or what the one that is asked does not use."""
+    asked = [name for name in _QUESTIONS if on_command_line(ctx, name)]
+    if on_command_line(ctx, "check_python") and not asked:
+        asked = ["check_with_vllm"]
+    flags = ["--" + name.replace("_", "-") for name in asked]
     if len(asked) > 1:
-        message = f"{' and '.join(asked)} do not go together: one question at a time"
+        message = f"{' and '.join(flags)} do not go together: one question at a time"
         raise UsageError(message)
+    if asked and asked[0] != "explain":
+        (name,), (flag,) = asked, flags
+        taken = (name, *_QUESTIONS[name], *(() if name == "batch" else _SERVER))
+        why = f"{flag} is another question" if name != "batch" else "each case names its own model"
+        refuse_others(ctx, taken, why, flags=name != "batch")
     if padding is not None and observed is None:
         message = "--padding needs --observed"
         raise UsageError(message)
     if padding is not None and not 0 <= padding < math.inf:
         message = f"--padding {padding}: expected a percentage from 0 up"
-        raise UsageError(message)
-
-
-def _no_more(ctx: typer.Context, model: str | None) -> None:
-    """Each case of a batch names its own model and knobs."""
-    if model is not None or ctx.args:
-        word = model if model is not None else ctx.args[0]
-        message = f"--batch and {word[:80]!r} do not go together: each case names its own model"
         raise UsageError(message)
 
 
@@ -167,7 +182,15 @@ def _size(flag: str, text: str | None) -> int | None:
 
 
 def memory_of(cache: str | None, device: str | None, weights: str | None) -> modes.Memory:
-    """What the options say about memory, in bytes."""
+    """What the options say about memory, in bytes.
+
+    Raises:
+        UsageError: no sizes, or more than the size of the cache, which is all that counts.
+    """
+    for flag, text in (("--device-memory", device), ("--weight-bytes", weights)):
+        if cache is not None and text is not None:
+            message = f"--kv-cache-memory and {flag} do not go together: the first says it all"
+            raise UsageError(message)
     return modes.Memory(
         kv_cache=_size("--kv-cache-memory", cache),
         device=_size("--device-memory", device),

@@ -81,6 +81,9 @@ def page_answer(request: Request, memory: Memory, asked: Questions) -> str:
     """The default question: which page, and what does it cost."""
     model = load_model(request.reference)
     size, remarks = kv_memory(request, memory)
+    if asked.request_tokens is not None and size is None:
+        message = "--request-tokens needs a capacity to count in: give --kv-cache-memory"
+        raise UsageError(message)
     remarks = (*request.remarks, *remarks)
     options = page_options(
         model,
@@ -120,9 +123,12 @@ def kv_memory(request: Request, memory: Memory) -> tuple[int | None, tuple[str, 
     device = memory.device or request.profile.memory_bytes
     share = request.deployment.gpu_memory_utilization
     if share is None or (device is None and memory.device is None):
-        if memory.device is not None:
-            message = "--device-memory needs --gpu-memory-utilization"
-            raise UsageError(message)
+        sizes = {"--device-memory": memory.device, "--weight-bytes": memory.weights}
+        for flag, size in sizes.items():
+            if size is not None:
+                missing = "--gpu-memory-utilization" if share is None else "--device-memory"
+                message = f"{flag} needs {missing}"
+                raise UsageError(message)
         return None, ()
     total = weight_bytes(request.reference)
     ranks = request.deployment.tensor_parallel_size * request.deployment.pipeline_parallel_size

@@ -10,6 +10,7 @@ import typer
 
 from hwtune.cli import simulate_options as option
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
+from hwtune.io.records import DESIGN_FILE
 from hwtune.report.tables import Format
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def simulate(
     profile: option.Profile = None,
     arm: option.Arm = "candidate",
     vllm_version: option.Version = None,
-    npu: option.Npu = "A2",
+    npu: option.Npu = None,
     page: option.Page = None,
     kv_cache_memory: option.CacheMemory = None,
     device_memory: option.DeviceMemory = None,
@@ -38,7 +39,7 @@ def simulate(
     seed: option.Seed = 1,
     step_ms: option.StepMs = None,
     token_ms: option.TokenMs = None,
-    accepted: option.Accepted = "0",
+    accepted: option.Accepted = None,
     kernel_ratio: option.KernelRatio = None,
     attention_share: option.AttentionShare = None,
     sweep: option.SweepAxes = None,
@@ -58,16 +59,18 @@ def simulate(
     each scenario is printed with its steps instead; with --against a real run of ab-bench is
     predicted and compared with what its servers counted.
 
-    Exit status: 0 done (and the counters are as predicted), 1 they differ, 2 usage, 3 bad input,
-    4 the server cannot be.
+    Exit status: 0 done (and the counters are as predicted), 1 they differ, or requests are never
+    served (in a sweep: at no setting are all served), 2 usage, 3 bad input, 4 the server cannot be,
+    5 no vLLM for --oracle. In a batch an error or a stuck run is an answer like others: 0.
     """
+    from hwtune.cli import simulate_effects as effects
     from hwtune.cli.simulate_predict import PredictOptions, answer
     from hwtune.cli.simulate_workload import WorkloadOptions
 
-    words = (*([] if model is None else [model]), *ctx.args)
     oracle = oracle or oracle_python is not None
     if batch is not None:
-        _print_batch(batch, words, vllm_version, oracle, oracle_python)
+        effects.check_batch(ctx)
+        _print_batch(batch, vllm_version, oracle, oracle_python)
         return
     if oracle:
         message = "--oracle needs --batch: it plays scenarios, without a model"
@@ -86,10 +89,13 @@ def simulate(
         token_ms=token_ms,
     )
     if against is not None:
-        _print_comparison(against, words, workload, form)
+        effects.check_against(ctx, requests_recorded=(against / DESIGN_FILE).is_file())
+        effects.check_workload(ctx, workload)
+        _print_comparison(against, workload, form)
         return
+    effects.check_effects(ctx, workload, tuple(sweep or ()))
     options = PredictOptions(
-        words=words,
+        words=(*([] if model is None else [model]), *ctx.args),
         profile=profile,
         arm=arm,
         version=vllm_version,
@@ -108,31 +114,24 @@ def simulate(
         plot=plot,
         format=form,
     )
-    typer.echo(answer(options, workload))
+    text, served = answer(options, workload)
+    typer.echo(text)
+    if not served:
+        raise typer.Exit(ANSWER_IS_NO)
 
 
-def _print_comparison(
-    run_dir: Path, words: tuple[str, ...], workload: WorkloadOptions, form: Format
-) -> None:
+def _print_comparison(run_dir: Path, workload: WorkloadOptions, form: Format) -> None:
     from hwtune.cli.simulate_against import compare_run
     from hwtune.report.against import show_comparisons
 
-    if words:
-        message = f"--against and {words[0][:80]!r} do not go together: the run names its model"
-        raise UsageError(message)
     comparisons = compare_run(run_dir, workload)
     typer.echo(show_comparisons(comparisons, form))
     if any(comparison.agreement == "differs" for comparison in comparisons):
         raise typer.Exit(ANSWER_IS_NO)
 
 
-def _print_batch(
-    reference: str, words: tuple[str, ...], version: str | None, oracle: bool, python: str | None
-) -> None:
+def _print_batch(reference: str, version: str | None, oracle: bool, python: str | None) -> None:
     from hwtune.cli.simulate_batch import batch_records
 
-    if words:
-        message = f"--batch and {words[0][:80]!r} do not go together: scenarios name no model"
-        raise UsageError(message)
     for record in batch_records(reference, version, oracle=oracle, python=python):
         typer.echo(json.dumps(record, allow_nan=False, separators=(",", ":")))

@@ -102,7 +102,8 @@ def _served(run_dir: Path, options: WorkloadOptions) -> ServedRun | None:
             " PROMPT:OUTPUT, one after the other, and --concurrency"
         )
         raise UsageError(message)
-    workload = workload_of(options)
+    # One after the other is what --request means here; elsewhere it has no closed loop.
+    workload = workload_of(replace(options, concurrency=1) if options.given else options)
     if options.given:
         workload = replace(
             workload, pacing="closed loop", concurrency=options.concurrency, first_alone=True

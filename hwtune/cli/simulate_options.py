@@ -43,7 +43,8 @@ Version = Annotated[
     ),
 ]
 Npu = Annotated[
-    Literal["A2", "A3", "A5", "310P"], typer.Option(help="Which NPU, when the profile is one.")
+    Literal["A2", "A3", "A5", "310P"] | None,
+    typer.Option(help="Which NPU, when the profile is one [A2].", show_default=False),
 ]
 Page = Annotated[int | None, typer.Option(help="Another page than the derived one, in tokens.")]
 CacheMemory = Annotated[
@@ -90,7 +91,10 @@ StepMs = Annotated[
 ]
 TokenMs = Annotated[float | None, typer.Option(help="More milliseconds per scheduled token.")]
 Accepted = Annotated[
-    str, typer.Option(help="Accepted drafts of consecutive verifications, repeated: 3,0,1.")
+    str | None,
+    typer.Option(
+        help="With speculation: accepted drafts of consecutive verifications, repeated: 3,0,1 [0]."
+    ),
 ]
 KernelRatio = Annotated[
     list[str] | None,

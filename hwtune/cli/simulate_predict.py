@@ -15,6 +15,7 @@ from hwtune.domain.scheduler.question import Prediction, Question, predict, swee
 from hwtune.domain.scheduler.server_setup import ServerQuestion
 from hwtune.domain.scheduler.speedup import parse_ratios, parse_share
 from hwtune.domain.scheduler.sweep import parse_sweep
+from hwtune.domain.units import LARGEST_SIZE
 from hwtune.domain.vllm_command import split_command
 from hwtune.io.model_config import load_model
 from hwtune.io.profiles import load_profile
@@ -35,12 +36,12 @@ class PredictOptions:
     profile: str | None
     arm: Arm
     version: str | None
-    npu: AscendDevice
+    npu: AscendDevice | None
     page: int | None
     kv_cache_memory: str | None
     device_memory: str | None
     weight_bytes: str | None
-    accepted: str
+    accepted: str | None
     kernel_ratios: tuple[str, ...]
     attention_share: str | None
     sweep: tuple[str, ...]
@@ -51,8 +52,10 @@ class PredictOptions:
     format: Format
 
 
-def answer(options: PredictOptions, workload: WorkloadOptions) -> str:
-    """The text to print; files that were asked for are written.
+def answer(options: PredictOptions, workload: WorkloadOptions) -> tuple[str, bool]:
+    """The text to print, and whether every request is served; files that were asked for are written.
+
+    In a sweep one setting that serves all is enough: which do not is what it shows.
 
     Raises:
         HwtuneError: an option, the model, the profile or the deployment is no good.
@@ -64,7 +67,7 @@ def answer(options: PredictOptions, workload: WorkloadOptions) -> str:
     prediction = predict(question)
     if options.timeline is not None:
         write_text(options.timeline, _timeline(prediction))
-    return _shown(prediction, options)
+    return _shown(prediction, options), prediction.stuck is None
 
 
 def question_of(options: PredictOptions, workload: WorkloadOptions) -> Question:
@@ -96,10 +99,14 @@ def _server(options: PredictOptions) -> ServerQuestion:
     if options.profile is None:
         message = "--profile is missing; hwtune profiles list names them"
         raise UsageError(message)
-    if options.page is not None and options.page < 1:
-        message = f"--page {options.page}: must be at least 1"
+    if options.page is not None and not 1 <= options.page <= LARGEST_SIZE:
+        message = f"--page {options.page}: must be from 1 to {LARGEST_SIZE}"
         raise UsageError(message)
     profile = load_profile(options.profile)
+    if options.npu is not None and profile.device != "npu":
+        message = f"--npu has no effect with profile {profile.name}, which is not an NPU's"
+        raise UsageError(message)
+    npu = options.npu or "A2"
     reference, flags = split_command(options.words)
     deployment = page_command.deployment_of(flags, options.version, profile.engine, None)
     request = page_modes.Request(
@@ -115,23 +122,28 @@ def _server(options: PredictOptions) -> ServerQuestion:
     return ServerQuestion(
         model=load_model(request.reference),
         profile=profile,
-        deployment=replace(request.deployment, ascend_310p=options.npu == "310P"),
+        deployment=replace(request.deployment, ascend_310p=npu == "310P"),
         flags=tuple(flags),
         arm=options.arm,
-        npu=options.npu,
+        npu=npu,
         page_tokens=options.page,
         kv_memory_bytes=size,
-        accepted=_accepted(options.accepted),
+        accepted=_accepted(options.accepted, request.deployment.num_speculative_tokens),
     )
 
 
-def _accepted(text: str) -> tuple[int, ...]:
+def _accepted(text: str | None, drafts: int) -> tuple[int, ...]:
+    if text is None:
+        return (0,)
+    if not drafts:
+        message = "--accepted has no effect without drafts: give vLLM's --speculative-config"
+        raise UsageError(message)
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         numbers = (-1,)
-    if min(numbers) < 0:
-        message = f"--accepted {text[:40]}: expected whole numbers such as 3,0,1"
+    if not 0 <= min(numbers) <= max(numbers) <= drafts:
+        message = f"--accepted {text[:40]}: expected whole numbers from 0 to {drafts}, such as 1,0"
         raise UsageError(message)
     return numbers
 
@@ -154,13 +166,14 @@ def _check(options: PredictOptions, workload: WorkloadOptions) -> None:
         raise UsageError(message)
 
 
-def _sweep_answer(question: Question, options: PredictOptions) -> str:
+def _sweep_answer(question: Question, options: PredictOptions) -> tuple[str, bool]:
     from hwtune.report.sweep import show_sweep, sweep_svg
 
     result = sweep(question, parse_sweep(options.sweep), options.below)
     if options.plot is not None:
         write_text(options.plot, sweep_svg(result))
-    return show_sweep(result, options.format)
+    served = any(point.prediction.stuck is None for point in result.points)
+    return show_sweep(result, options.format), served
 
 
 def _shown(prediction: Prediction, options: PredictOptions) -> str:

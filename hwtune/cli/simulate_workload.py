@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from hwtune.domain.scheduler.workloads import (
 from hwtune.domain.workload import DEFAULT_TIERS, parse_tier
 
 _PER_TIER = 24
+_LONGEST_MS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ def duration_of(options: WorkloadOptions) -> Duration | None:
     if options.step_ms is None and options.token_ms is None:
         return None
     step, token = options.step_ms or 0.0, options.token_ms or 0.0
-    if not (math.isfinite(step) and math.isfinite(token) and min(step, token) >= 0 < step + token):
-        message = "--step-ms and --token-ms must be 0 or more, and not both 0"
+    if not (0 <= step <= _LONGEST_MS and 0 <= token <= _LONGEST_MS and step + token > 0):
+        message = f"--step-ms and --token-ms must be from 0 to {_LONGEST_MS:g}, and not both 0"
         raise UsageError(message)
     return Duration(step_ms=step, token_ms=token)
 

@@ -68,6 +68,9 @@ def parse_axes(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
             )
             raise UsageError(message)
         axes[name] = values
+    if not axes:
+        message = f"--matrix: names no axis; expected AXIS=VALUE,VALUE; axes: {', '.join(AXES)}"
+        raise UsageError(message)
     if prod(len(values) for values in axes.values()) > MAX_COMBINATIONS:
         message = f"--matrix: more than {MAX_COMBINATIONS:,} combinations"
         raise UsageError(message)

@@ -25,9 +25,16 @@ def show_sweep(sweep: Sweep, kind: Format) -> str:
     if kind is Format.TABLE:
         parts += [_bars(sweep, kernel) for kernel in _kernels(sweep)]
     parts += _answers(sweep)
-    notes = dict.fromkeys(note for point in sweep.points for note in point.prediction.notes)
+    notes = dict.fromkeys(note for point in sweep.points for note in _notes(point, sweep))
     parts += ["\n".join(f"note: {note}" for note in notes)] if notes else []
     return "\n\n".join(parts)
+
+
+def _notes(point: SweepPoint, sweep: Sweep) -> list[str]:
+    """The notes of a setting; of one that gets stuck with its name."""
+    stuck = point.prediction.stuck
+    at = " ".join(f"{axis}={value}" for axis, value in point.setting.items())
+    return [f"at {at}: {n}" if n == stuck else n for n in point.prediction.notes]
 
 
 def _kernels(sweep: Sweep) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ class Prediction:
     timeline: Timeline
     notes: tuple[str, ...]
 
+    @property
+    def stuck(self) -> str | None:
+        """Why requests are never served, one of the notes; None when all are."""
+        return _stuck(self.workload, self.played)
+
 
 def predict(question: Question) -> Prediction:
     """Plays the workload and says what the kernels would get.
@@ -94,10 +99,16 @@ def _notes(setup: ServerSetup, workload: Workload, refused: int, played: Played)
     if refused:
         length = setup.scenario.config.max_model_len
         notes.append(f"{refused} requests are longer than {length} tokens: vLLM would refuse them")
-    if played.stall is not None:
-        count = len(workload.items) - played.finished
-        notes.append(f"stuck: {count} requests are never served; {played.stall.reason}")
-    return notes
+    stuck = _stuck(workload, played)
+    return [*notes, stuck] if stuck else notes
+
+
+def _stuck(workload: Workload, played: Played) -> str | None:
+    if played.stall is None:
+        return None
+    count = len(workload.items) - played.finished
+    who = "1 request is" if count == 1 else f"{count} requests are"
+    return f"stuck: {who} never served; {played.stall.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,9 @@ def parse_ratios(texts: Iterable[str], known: Iterable[str]) -> dict[str, Measur
             )
             message = f"--kernel-ratio {text[:60]}: expected NAME=RATIO; {has}"
             raise UsageError(message)
+        if name in ratios:
+            message = f"--kernel-ratio {text[:60]}: {name} is given twice"
+            raise UsageError(message)
         ratios[name] = parse_measured("--kernel-ratio", numbers)
     return ratios
 

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 
 from hwtune.domain.errors import UsageError
 from hwtune.domain.scheduler.prediction import Forecast
+from hwtune.domain.units import LARGEST_SIZE
 
 AxisName = Literal["concurrency", "budget", "page", "chunk"]
 Setting = Mapping[AxisName, int]
@@ -31,7 +32,16 @@ def parse_sweep(texts: Iterable[str]) -> dict[AxisName, tuple[int, ...]]:
     for text in texts:
         for word in text.split():
             name, _, numbers = word.partition("=")
-            axes[_axis(name, word)] = _values(word, numbers)
+            axis = _axis(name, word)
+            if axis in axes:
+                message = f"--sweep {word[:60]}: {axis} is given twice; name all values at once"
+                raise UsageError(message)
+            axes[axis] = _values(word, numbers)
+    if not axes:
+        message = (
+            f"--sweep: names no axis; expected AXIS=N,N,… with {', '.join(get_args(AxisName))}"
+        )
+        raise UsageError(message)
     points = 1
     for values in axes.values():
         points *= len(values)
@@ -55,7 +65,7 @@ def _values(word: str, text: str) -> tuple[int, ...]:
         values = sorted({int(part) for part in text.split(",")})
     except ValueError:
         values = []
-    if not values or values[0] < 1:
+    if not values or values[0] < 1 or values[-1] > LARGEST_SIZE:
         message = f"--sweep {word[:60]}: expected whole numbers from 1 up, such as 1,2,4,8"
         raise UsageError(message)
     return tuple(values)
