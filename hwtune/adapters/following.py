@@ -45,6 +45,14 @@ def follow(
     return why
 
 
+def wait_for(ready: Callable[[], bool], timeout_s: float | None) -> float | None:
+    """Waits until something is ready or the time is over; returns what is left of it, in seconds."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while not ready() and (end is None or time.monotonic() < end):
+        time.sleep(POLL_S)
+    return None if end is None else max(0.0, end - time.monotonic())
+
+
 def _wait(
     sources: list[_Source], quiet_needed: Callable[[], float | None], timeout_s: float | None
 ) -> str:

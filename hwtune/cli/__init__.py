@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import io
 import itertools
 import os
 import signal
@@ -16,7 +15,9 @@ from typing import Any, NoReturn
 
 import typer
 
+from hwtune.cli.streams import open_missing_streams, protect_streams
 from hwtune.domain.errors import HwtuneError
+from hwtune.domain.plain_text import one_line
 
 _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -92,25 +93,6 @@ def _debug(arguments: list[str]) -> bool:
     return "--debug" in before
 
 
-def _open_missing_streams() -> None:
-    """Gives closed standard streams the null device, or a file opened later would get their number
-    and what is printed."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
-
-
-def _escape_unprintable() -> None:
-    """Halves of characters, from names that others chose, print as escapes instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def _run(arguments: list[str]) -> None:
     try:
         build_app(arguments)()
@@ -124,7 +106,8 @@ def _run(arguments: list[str]) -> None:
 
 
 def _fail(text: str, status: int) -> NoReturn:
-    typer.echo(f"hwtune: error: {text}", err=True)
+    shown = one_line(" ".join(text.splitlines()))
+    typer.echo(f"hwtune: error: {shown}", err=True)
     sys.exit(status)
 
 
@@ -138,8 +121,8 @@ def main() -> None:
 
     A bug has status 6 as well: what Python makes of it, 1, would read as "the answer is no".
     """
-    _open_missing_streams()
-    _escape_unprintable()
+    open_missing_streams()
+    protect_streams()
     arguments = sys.argv[1:]
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(stop) is not signal.SIG_IGN:  # nohup, or a shell's background job

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from hwtune.domain.plain_text import one_line
+
 if TYPE_CHECKING:
     from hwtune.domain.bench import Comparison
     from hwtune.domain.fail_if import Rule
@@ -29,7 +31,7 @@ ParquetOption = Annotated[Path | None, typer.Option(help="Also write the table a
 
 def say(text: str) -> None:
     """A plain line on standard error: it also makes sense in a log."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(one_line(text) + "\n")
     sys.stderr.flush()
 
 

@@ -145,8 +145,8 @@ _SERVER = (
 def _one_question(ctx: typer.Context, observed: int | None, padding: float | None) -> None:
     """Raises UsageError for two questions at once, or what the one that is asked does not use."""
     asked = [name for name in _QUESTIONS if on_command_line(ctx, name)]
-    if on_command_line(ctx, "check_python") and not asked:
-        asked = ["check_with_vllm"]
+    if on_command_line(ctx, "check_python") and "check_with_vllm" not in asked:
+        asked.append("check_with_vllm")
     flags = ["--" + name.replace("_", "-") for name in asked]
     if len(asked) > 1:
         message = f"{' and '.join(flags)} do not go together: one question at a time"
@@ -154,7 +154,11 @@ def _one_question(ctx: typer.Context, observed: int | None, padding: float | Non
     if asked and asked[0] != "explain":
         (name,), (flag,) = asked, flags
         taken = (name, *_QUESTIONS[name], *(() if name == "batch" else _SERVER))
-        why = f"{flag} is another question" if name != "batch" else "each case names its own model"
+        why = (
+            f"{flag} is another question"
+            if name != "batch"
+            else "--batch and a server do not go together: each case names its own"
+        )
         refuse_others(ctx, taken, why, flags=name != "batch")
     if padding is not None and observed is None:
         message = "--padding needs --observed"

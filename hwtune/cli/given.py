@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import typer
@@ -17,13 +18,16 @@ def on_command_line(context: typer.Context, name: str | None) -> bool:
 
 def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
     """The parameters that were given, in the words of the command line, but for the named ones."""
-    return [
-        str(context.params[parameter.name or ""])
-        if parameter.param_type_name == "argument"
-        else parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in but and on_command_line(context, parameter.name)
-    ]
+    found: list[str] = []
+    for parameter in context.command.params:
+        if parameter.name in but or not on_command_line(context, parameter.name):
+            continue
+        if parameter.param_type_name == "argument":
+            value = context.params[parameter.name or ""]
+            found += map(str, value if isinstance(value, (list, tuple)) else [value])
+        else:
+            found.append(parameter.opts[0])
+    return found
 
 
 def refuse_others(
@@ -57,6 +61,18 @@ def refuse_given(context: typer.Context, names: Collection[str], why: str) -> No
         if parameter.name in names and on_command_line(context, parameter.name):
             message = f"{parameter.opts[0]} has no effect {why}"
             raise UsageError(message)
+
+
+def finite(value: float | None) -> float | None:
+    """Callback of an option: NaN compares with nothing, and infinity is no time to wait.
+
+    Raises:
+        typer.BadParameter: not a finite number; click names the option.
+    """
+    if value is not None and not math.isfinite(value):
+        message = f"{value} is not a finite number."
+        raise typer.BadParameter(message)
+    return value
 
 
 def _shown(word: str) -> str:

@@ -10,6 +10,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from hwtune.cli.given import finite, refuse_given
+from hwtune.cli.streams import HarmlessStream
+from hwtune.domain.plain_text import one_line
+
 RUNS_DIRECTORY = Path("hwtune-runs")
 
 ArmChoice = Literal["baseline", "candidate"]
@@ -29,7 +33,7 @@ def serve(
         Path | None, typer.Option(help="New directory for this run [hwtune-runs/<time>-…].")
     ] = None,
     ready_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds start-up may take.")
+        float, typer.Option(min=1, callback=finite, help="Seconds start-up may take.")
     ] = 1800.0,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Serve even if it is not what was planned.")
@@ -62,7 +66,9 @@ def serve(
     watchdog: Annotated[
         float,
         typer.Option(
-            min=0, help="Seconds a server may do nothing although asked; 0 does not watch."
+            min=0,
+            callback=finite,
+            help="Seconds a server may do nothing although asked; 0 does not watch.",
         ),
     ] = 300.0,
     stop_when_stuck: Annotated[
@@ -84,6 +90,7 @@ def serve(
     from hwtune.io.plans import plan_to_json
     from hwtune.report.plan import plan_to_text
 
+    _refuse(context)
     rate = check_rate if check_rate is not None else float(checked)
     plan = plan_server(
         model,
@@ -111,9 +118,24 @@ def serve(
     raise typer.Exit(status)
 
 
+def _refuse(context: typer.Context) -> None:
+    """Raises UsageError for options that would have no effect or contradict one another."""
+    given = context.params
+    if not given["dry_run"] and given["form"] == "json":
+        refuse_given(context, ("form",), "without --dry-run: the run directory has plan.json")
+    if given["watchdog"] == 0:
+        refuse_given(context, ("stop_when_stuck",), "with --watchdog 0, which does not watch")
+    if given["stop_when_verified"]:
+        refuse_given(context, ("stop_when_stuck", "watchdog"), "with --stop-when-verified")
+    if given["check_rate"] == 0 and given["checked"]:
+        refuse_given(context, ("checked",), "with --check-rate 0, which compares nothing")
+
+
 def _show(line: str) -> None:
+    """vLLM's log is passed through as it is, with the colours it gives itself."""
+    write = sys.stdout.write_as_is if isinstance(sys.stdout, HarmlessStream) else sys.stdout.write
     try:
-        sys.stdout.write(line + "\n")
+        write(line + "\n")
         sys.stdout.flush()
     except OSError:
         # Nobody reads on, or the disk is full. Python would complain at exit when it flushes the
@@ -124,5 +146,5 @@ def _show(line: str) -> None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk, or nobody reads on
-        sys.stderr.write(f"hwtune: {text}\n")
+        sys.stderr.write(f"hwtune: {one_line(text)}\n")
         sys.stderr.flush()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from hwtune.cli import verify_markers_options as option
+from hwtune.cli.given import refuse_given, refuse_others
 
 if TYPE_CHECKING:
     from hwtune.domain.evidence import Evidence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def verify_markers(
+    context: typer.Context,
     logs: option.Logs = None,
     run_dir: option.RunDir = None,
     url: option.Url = None,
@@ -54,11 +56,13 @@ def verify_markers(
         start=start,
     )
     if compare is not None:
-        _refuse_beside_compare(asked, follow=follow)
+        why = "--compare takes two servers and only --allow beside it"
+        refuse_others(context, ("compare", "allow", "form"), why)
         raise typer.Exit(_compare(compare, allow, form))
-    _refuse(asked, follow=follow, timeout=timeout)
-    if allow:
-        _refuse_allow()
+    refuse_given(context, ("allow",), "without --compare")
+    if not follow:
+        refuse_given(context, ("until", "timeout"), "without --follow")
+    _refuse(asked, follow=follow)
     evidence = _followed(asked, until, timeout) if follow else _collect(asked)
     report = _judge(asked, evidence)
     typer.echo(_render(report, evidence, form))
@@ -81,42 +85,7 @@ class _Asked:
     start: int | None
 
 
-def _refuse_beside_compare(asked: _Asked, *, follow: bool) -> None:
-    """A gate that would be passed over without a word is refused.
-
-    Raises:
-        UsageError: names the options that --compare does not look at.
-    """
-    from hwtune.domain.errors import UsageError
-
-    given = {
-        "a log": asked.logs,
-        "--run-dir": asked.run_dir,
-        "--url": asked.url,
-        "--model": asked.model,
-        "--profile": asked.profile,
-        "--expect": asked.expect,
-        "--nonce": asked.nonce,
-        "--require-hits": asked.require_hits is not None,
-        "--start": asked.start,
-        "--follow": follow,
-    }
-    unused = [name for name, value in given.items() if value]
-    if unused:
-        message = (
-            f"--compare takes two servers and only --allow beside it; leave out {', '.join(unused)}"
-        )
-        raise UsageError(message)
-
-
-def _refuse_allow() -> None:
-    from hwtune.domain.errors import UsageError
-
-    message = "--allow needs --compare"
-    raise UsageError(message)
-
-
-def _refuse(asked: _Asked, *, follow: bool, timeout: float | None) -> None:
+def _refuse(asked: _Asked, *, follow: bool) -> None:
     """Options that cannot mean what they say.
 
     Raises:
@@ -132,9 +101,6 @@ def _refuse(asked: _Asked, *, follow: bool, timeout: float | None) -> None:
         raise UsageError(message)
     if (asked.model is None) is not (asked.profile is None) and asked.run_dir is None:
         message = "--model and --profile go together: the page depends on both"
-        raise UsageError(message)
-    if timeout is not None and not follow:
-        message = "--timeout needs --follow"
         raise UsageError(message)
 
 
@@ -158,25 +124,29 @@ def _collect(asked: _Asked) -> Evidence:
 
 
 def _followed(asked: _Asked, until: Until, timeout: float | None) -> Evidence:
-    from hwtune.adapters.following import follow
+    from hwtune.adapters.following import follow, wait_for
     from hwtune.domain.following import quiet_needed_s
     from hwtune.io.run_dir import LOG_FILE
-    from hwtune.io.run_evidence import evidence_of, new_collector
+    from hwtune.io.run_evidence import evidence_of, has_begun, new_collector
     from hwtune.report.markers import FactFeed
 
-    collector = new_collector(asked.run_dir, nonce=asked.nonce)
+    run_dir = asked.run_dir
+    if run_dir is not None and not has_begun(run_dir):
+        typer.echo(f"hwtune: waiting for a run in {run_dir}", err=True)
+        timeout = wait_for(lambda: has_begun(run_dir), timeout)
+    collector = new_collector(run_dir, nonce=asked.nonce)
     feed = FactFeed()
-    names = asked.logs or [str(asked.run_dir / LOG_FILE)] if asked.run_dir else asked.logs
+    names = asked.logs or [str(run_dir / LOG_FILE)] if run_dir else asked.logs
 
     def quiet_needed() -> float | None:
-        evidence = evidence_of(collector, asked.run_dir)
+        evidence = evidence_of(collector, run_dir)
         for line in feed.new_lines(evidence):
             typer.echo(line, err=True)
         return quiet_needed_s(until, evidence, _judge(asked, evidence))
 
     why = follow(names, collector, quiet_needed, timeout_s=timeout)
     quiet_needed()
-    return evidence_of(collector, asked.run_dir, notes=[f"followed until: {why}"])
+    return evidence_of(collector, run_dir, notes=[f"followed until: {why}"])
 
 
 def _judge(asked: _Asked, evidence: Evidence) -> MarkerReport:

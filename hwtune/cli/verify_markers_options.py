@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hwtune.cli.given import finite
 from hwtune.domain.following import Until
 
 ReportFormat = Literal["table", "json", "markdown", "junit"]
@@ -95,6 +96,11 @@ UntilOption = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(min=0, help="With --follow: longest wait in seconds.", show_default=False),
+    typer.Option(
+        min=0,
+        callback=finite,
+        help="With --follow: longest wait in seconds.",
+        show_default=False,
+    ),
 ]
 Format = Annotated[ReportFormat, typer.Option("--format", help="How to report.")]

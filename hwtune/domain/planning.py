@@ -107,6 +107,8 @@ def plan_launch(
     added = _added_flags(request, deployment, candidate)
     page = _derive(request, deployment, added, candidate)
     kernels, notes = _usable_kernels(request, deployment, page, available)
+    if request.checked_rate and not kernels:
+        _refuse_checked(request.profile, notes)
     ascend = _ascend(request, install, page) if on_ascend else _NOT_ASCEND
     environment = launch_environment(
         request.environ,
@@ -190,6 +192,17 @@ def _refuse_flags(request: ServerRequest) -> None:
         if name in names:
             message = f"{name}: hwtune watches the server over plain HTTP on a port; leave it out"
             raise UsageError(message)
+
+
+def _refuse_checked(profile: HardwareProfile, notes: tuple[str, ...]) -> None:
+    """A checked server that runs no kernel would prove nothing and say that all is well.
+
+    Raises:
+        UsageError: why there is nothing to compare.
+    """
+    why = "; ".join(notes) or f"profile {profile.name} has no kernels"
+    message = f"--checked has nothing to compare: {why}"
+    raise UsageError(message)
 
 
 def _refuse_mla(request: ServerRequest) -> None:

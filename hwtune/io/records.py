@@ -13,6 +13,7 @@ from typing import Any
 
 from hwtune.domain.bench import Comparison, RequestRecord
 from hwtune.domain.errors import ExternalFailureError, InputError, UsageError
+from hwtune.domain.plain_text import harmless
 from hwtune.domain.stats import finite_or_null
 from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, check_design
 from hwtune.io.typed import build
@@ -170,7 +171,7 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file whole or not at all.
+    """Writes a text file whole or not at all, without control characters, which a pager may obey.
 
     Raises:
         ExternalFailureError: the disk or directory refuses.
@@ -179,7 +180,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A server's message may hold half of a surrogate pair, which UTF-8 has no bytes for.
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        partial.write_text(harmless(text), encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -137,6 +137,17 @@ def read_run_plan(run_dir: Path) -> LaunchPlan | None:
     return read_plan(path) if path.exists() else None
 
 
+def has_begun(run_dir: Path) -> bool:
+    """Whether the launcher has written the plan, or the server a line of a log without one.
+
+    Something else at that place counts as well, for reading it to complain.
+    """
+    if not run_dir.is_dir():
+        return run_dir.exists()
+    log = run_dir / LOG_FILE
+    return (run_dir / PLAN_FILE).exists() or (log.exists() and log.stat().st_size > 0)
+
+
 def _logs(run_dir: Path | None, log_paths: Iterable[str | Path]) -> list[str | Path]:
     given = list(log_paths)
     if given or run_dir is None:

@@ -7,6 +7,7 @@ import json
 
 from hwtune.domain.accuracy import AccuracyReport
 from hwtune.domain.logprobs import DECIDED_LEAD, STRAY_ERROR
+from hwtune.domain.plain_text import one_line
 from hwtune.domain.stats import finite_or_null
 from hwtune.report.bench import GATE_MARKS
 from hwtune.report.tables import Column, Format, Table, columns, render
@@ -45,11 +46,11 @@ def to_text(report: AccuracyReport, kind: Format) -> str:
         return render(agreements, kind) + "\n"
     bullet = "- " if kind is Format.MARKDOWN else "  "
     blocks = [
-        f"Accuracy: candidate against baseline · {report.model}",
+        one_line(f"Accuracy: candidate against baseline · {report.model}"),
         render(agreements, kind),
         render(_task_table(report), kind),
-        "\n".join(bullet + line for line in _lines(report)),
-        f"{report.verdict}: {report.reason}",
+        "\n".join(bullet + one_line(line) for line in _lines(report)),
+        one_line(f"{report.verdict}: {report.reason}"),
     ]
     return "\n\n".join(blocks) + "\n"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hwtune.domain.bench import Comparison, Gate, MetricResult, TierResult
 from hwtune.domain.bench_metrics import LATENCIES
+from hwtune.domain.plain_text import one_line
 from hwtune.domain.stats import finite_or_null
 
 _HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
@@ -33,7 +34,7 @@ def to_table(comparison: Comparison) -> str:
         lines += [f"  {note}" for note in _below(tier)]
         lines.append("")
     lines += [*_gate_lines(comparison), *(f"note: {note}" for note in comparison.notes)]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(map(one_line, lines)).rstrip() + "\n"
 
 
 def _title(comparison: Comparison) -> str:
@@ -157,7 +158,7 @@ def to_markdown(comparison: Comparison) -> str:
     lines += ["", "## Gates", ""]
     lines += [f"- {line.strip()}" for line in _gate_lines(comparison) if line.startswith(" ")]
     lines += ["", "## Warm-up (excluded)", "", *(f"- {line}" for line in comparison.warm_up)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ import dataclasses
 import json
 
 from hwtune.domain.bucket_compare import ArmBuckets, BucketComparison
-from hwtune.report.tables import Column, Format, Table, columns, one_line, render
+from hwtune.domain.plain_text import one_line
+from hwtune.report.tables import Column, Format, Table, columns, render
 
 _ONE_ARM = columns(
     "phase=steps",

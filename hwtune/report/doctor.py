@@ -9,7 +9,7 @@ from typing import Any
 
 from hwtune.domain.doctor.diagnose import STATUSES
 from hwtune.domain.doctor.records import DoctorReport, Finding, Line
-from hwtune.report.tables import one_line
+from hwtune.domain.plain_text import one_line
 
 SCHEMA_VERSION = 1
 

@@ -8,6 +8,7 @@ from hwtune.domain.answers import answers, remarks
 from hwtune.domain.check_records import Cause, Check, MarkerReport
 from hwtune.domain.check_rules import show_value
 from hwtune.domain.evidence import Evidence, Place
+from hwtune.domain.plain_text import one_line
 from hwtune.io.marker_reports import report_to_json
 
 __all__ = ["report_to_json", "report_to_markdown", "report_to_text"]
@@ -32,7 +33,7 @@ def report_to_text(report: MarkerReport, evidence: Evidence) -> str:
     notes = remarks(evidence)
     if notes:
         lines += ["", "remarks", *(line for note in notes for line in _wrapped(note, "  - "))]
-    return "\n".join([*lines, "", report.summary])
+    return "\n".join(map(one_line, [*lines, "", report.summary]))
 
 
 def _check_lines(check: Check) -> list[str]:
@@ -77,9 +78,9 @@ class FactFeed:
             settled = name not in (*_HIDDEN, "startup_complete") or fact.value is True
             if name not in _HIDDEN and settled and self._shown.get(name) != text:
                 self._shown[name] = text
-                lines.append(f"{name} {text}  ({_where(fact.evidence[0])})")
+                lines.append(one_line(f"{name} {text}  ({_where(fact.evidence[0])})"))
         for failure in evidence.failures[self._failures :]:
-            lines.append(f"failure: {failure.text[:160]}  ({_where(failure.place)})")
+            lines.append(one_line(f"failure: {failure.text[:160]}  ({_where(failure.place)})"))
         self._failures = len(evidence.failures)
         return lines
 
@@ -125,4 +126,4 @@ def report_to_markdown(report: MarkerReport, evidence: Evidence) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return one_line(text.replace("\n", " ")).replace("|", "\\|").replace("<", "&lt;")

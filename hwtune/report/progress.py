@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hwtune.domain.plain_text import one_line
 from hwtune.domain.so_far import BlockNews
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class PlainWatcher:
 
     def line(self, text: str) -> None:
         """One line, at once."""
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(one_line(text) + "\n")
         sys.stderr.flush()
 
     def block(self, news: BlockNews) -> None:
@@ -57,7 +58,7 @@ class BarWatcher:
 
     def line(self, text: str) -> None:
         """One line above the bars."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(one_line(text), markup=False, highlight=False)
 
     def block(self, news: BlockNews) -> None:
         """Moves the bars."""
@@ -79,7 +80,7 @@ def watching() -> Iterator[PlainWatcher | BarWatcher]:
         return
     from rich.console import Console
 
-    with bars(Console(stderr=True)) as watcher:
+    with bars(Console(file=sys.__stderr__)) as watcher:  # bars are drawn with control characters
         yield watcher
 
 

@@ -6,6 +6,7 @@ import json
 import textwrap
 
 from hwtune.domain.evidence import Place
+from hwtune.domain.plain_text import one_line
 from hwtune.domain.server_compare import Difference, ServerComparison
 
 _MAX_CHARS = 120
@@ -26,7 +27,7 @@ def comparison_to_text(comparison: ServerComparison) -> str:
         subsequent_indent="  ",
         break_on_hyphens=False,
     )
-    return "\n".join([*lines, "", *alike, "", comparison.summary])
+    return "\n".join(map(one_line, [*lines, "", *alike, "", comparison.summary]))
 
 
 _GROUPS = {
@@ -90,6 +91,6 @@ def comparison_to_markdown(comparison: ServerComparison) -> str:
     """For a pull request."""
     lines = [f"**{comparison.summary}**", "", "| fact | A | B | |", "|---|---|---|---|"]
     for item in comparison.differences:
-        cells = (item.fact, _shown(item.a), _shown(item.b), _note(item))
+        cells = map(one_line, (item.fact, _shown(item.a), _shown(item.b), _note(item)))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

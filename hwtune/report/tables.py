@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from dataclasses import dataclass
 from enum import Enum
 
-_UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+from hwtune.domain.plain_text import one_line
 
 Cell = str | int | float | bool | None
 
@@ -114,12 +113,6 @@ def show_cell(cell: Cell, column: Column) -> str:
     if isinstance(cell, float):
         return f"{cell:,.{column.decimals}f}{column.suffix}"
     return f"{cell:,}{column.suffix}" if isinstance(cell, int) else one_line(cell)
-
-
-def one_line(text: str) -> str:
-    """Text of others as a terminal can show it: control characters and halves of characters as
-    escapes, so that a name can neither break a table nor steer the terminal."""
-    return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def columns(*specifications: str | Column) -> tuple[Column, ...]:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "examples" / "tiny-qwen3.5")
 EVERY_SHAPE = str(ROOT / "examples" / "tiny-qwen3.5" / "every-shape.toml")
 SERVER = (TINY, "--profile", EVERY_SHAPE, "--vllm-version", "0.32.0", "--max-model-len", "65536")
+DRAFTS = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}')
 OFF = "--no-enable-prefix-caching"
 
 
@@ -172,6 +173,21 @@ def test_arrivals_by_the_clock_say_what_was_assumed(tmp_path: Path) -> None:
             "vendor_prefill, page_decode",
         ),
         ((*SERVER, "--plot", "x.svg"), 2, "--plot needs --sweep"),
+        ((*SERVER, "--accepted", "1"), 2, "--accepted has no effect without drafts"),
+        ((*SERVER, *DRAFTS, "--accepted", "3"), 2, "--accepted 3: expected whole numbers from 0"),
+        ((*SERVER, "--npu", "A3"), 2, "--npu has no effect"),
+        ((*SERVER, "--below", "0.4"), 2, "--below has no effect"),
+        ((*SERVER, "--step-ms", "4"), 2, "--step-ms has no effect"),
+        ((*SERVER, "--arrival", "burst", "--concurrency", "2"), 2, "--concurrency has no effect"),
+        ((*SERVER, "--request", "1:1", "--output-tokens", "2"), 2, "--output-tokens has no"),
+        ((*SERVER, "--request", "1:1", "--requests", "2"), 2, "--requests has no effect"),
+        ((*SERVER, "--arrival", "poisson:1", "--step-ms", "1e300"), 2, "from 0 to 1e+09"),
+        ((*SERVER, "--sweep", ""), 2, "names no axis"),
+        ((*SERVER, "--sweep", "page=832 page=896"), 2, "given twice"),
+        ((*SERVER, "--page", str(2**40)), 2, "must be from 1"),
+        (("--batch", "-", "--tier", "1-2K"), 2, "leave out --tier"),
+        (("--batch", "-", TINY), 2, "leave out '"),
+        (("--against", "/nowhere", "--page", "832"), 2, "leave out --page"),
         ((*SERVER, "--trace", "--sweep", "budget=64"), 2, "do not go together"),
         ((*SERVER, "--scheduler-cls", "a.B"), 2, "--scheduler-cls"),
         ((*SERVER, "--pipeline-parallel-size", "2"), 2, "pipeline"),
@@ -195,9 +211,22 @@ def test_refusals_are_one_clear_line(arguments: tuple[str, ...], status: int, sa
 def test_a_stuck_prediction_counts_the_blocks_that_admission_wants() -> None:
     """Align mode keeps two states per group, not one for every page of the prompt."""
     status, text = run(*SERVER, "--request", "50000:4", "--kv-cache-memory", "8MiB")
-    assert status == 0
+    assert status == 1
+    assert "stuck: 1 request is never served" in text
     # 61 pages of 832 tokens, and one state in each of the three recurrent groups.
     assert "50000 tokens take 64 blocks in 4 cache groups" in text
+
+
+def test_a_sweep_names_the_settings_that_get_stuck_and_says_no_when_all_do() -> None:
+    work = ("--request", "50000:4", "--kv-cache-memory", "8MiB")
+    status, text = run(*SERVER, *work, "--sweep", "budget=1024,2048")
+    assert status == 1
+    assert "note: at budget=1024: stuck: 1 request is never served" in text
+    # The pool holds 38 pages of 832 tokens, or 3 of ten times as many: too few for four groups.
+    tokens = "--max-model-len", "65536", "--request", "24000:4", "--kv-cache-memory", "8MiB"
+    status, text = run(*SERVER, *tokens, "--sweep", "page=832,8320")
+    assert (status, "note: at page=8320: stuck" in text) == (0, True)
+    assert "at page=832:" not in text
 
 
 def test_nothing_to_play_is_bad_input() -> None:

@@ -101,3 +101,39 @@ def test_a_reader_that_has_gone_is_no_answer() -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+EVIL = "no\x1b]0;owned\x07\x1b[2J"
+
+
+@pytest.mark.parametrize("body", [f"print({EVIL!r})", f"print({EVIL!r}, file=sys.stderr)"])
+def test_nothing_that_is_printed_steers_the_terminal(body: str) -> None:
+    code = f"""
+import sys
+import hwtune.cli as cli
+cli.build_app = lambda arguments: lambda: {body}
+sys.argv = ["hwtune"]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == "no\\x1b]0;owned\\x07\\x1b[2J\n"
+
+
+@pytest.mark.parametrize("arguments", [[EVIL], ["derive-page", f"a\n{EVIL}"], ["doctor", EVIL]])
+def test_an_error_repeats_what_was_typed_without_its_control_characters(
+    arguments: list[str],
+) -> None:
+    command = [sys.executable, "-m", "hwtune", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (2, 3)
+    assert "no\\x1b]0;owned\\x07\\x1b[2J" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_log_that_is_passed_through_keeps_its_colours() -> None:
+    code = (
+        "from hwtune.cli.streams import protect_streams; from hwtune.cli.serve import _show; "
+        "protect_streams(); _show('\\x1b[36mINFO\\x1b[0m')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\x1b[36mINFO\x1b[0m\n"

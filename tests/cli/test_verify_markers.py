@@ -166,6 +166,7 @@ def test_hits_in_a_log_need_its_nonce(log: Path) -> None:
         (["x.log", "--follow", "--url", "http://x"], UsageError),
         (["x.log", "--follow", "--start", "2"], UsageError),
         (["x.log", "--timeout", "2"], UsageError),
+        (["x.log", "--until", "stopped"], UsageError),
     ],
 )
 def test_bad_input_is_named(arguments: list[str], error: type[Exception]) -> None:
@@ -197,7 +198,7 @@ def test_bad_logs_never_give_a_traceback(tmp_path: Path, data: bytes, status: in
         (["--expect", "block_size=896"], "--expect"),
         (["--no-require-hits"], "--require-hits"),
         (["--url", "http://127.0.0.1:1", "--follow"], "--url, --follow"),
-        (["other.log"], "a log"),
+        (["other.log"], "'other.log'"),
     ],
 )
 def test_compare_passes_over_no_question(log: Path, options: list[str], named: str) -> None:
@@ -207,5 +208,5 @@ def test_compare_passes_over_no_question(log: Path, options: list[str], named: s
 
 
 def test_allow_without_compare_is_refused(log: Path) -> None:
-    with pytest.raises(UsageError, match="--allow needs --compare"):
+    with pytest.raises(UsageError, match="--allow has no effect without --compare"):
         _run(str(log), "--allow", "vllm_version")

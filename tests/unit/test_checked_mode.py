@@ -147,6 +147,14 @@ def test_checking_the_baseline_is_refused() -> None:
         plan(arm="baseline", checked_rate=1.0)
 
 
+@pytest.mark.parametrize(
+    ("profile", "why"), [("ascend-910b", "has no kernels"), ("sm_90", "page_decode will not run")]
+)
+def test_checking_a_server_that_runs_no_kernel_is_refused(profile: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"nothing to compare: .*{why}"):
+        plan(profile, checked_rate=1.0)
+
+
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
 def test_a_share_is_between_nothing_and_all(rate: float) -> None:
     with pytest.raises(UsageError, match="from 0 to 1"):
@@ -154,7 +162,8 @@ def test_a_share_is_between_nothing_and_all(rate: float) -> None:
 
 
 def test_graphs_are_not_compared_and_the_plan_says_so() -> None:
-    assert any("--enforce-eager" in note for note in plan("sm_90", checked_rate=0.5).notes)
+    gpu = plan("sm_90", checked_rate=0.5, available=lambda name: True)
+    assert any("--enforce-eager" in note for note in gpu.notes)
     assert not any("--enforce-eager" in note for note in plan(checked_rate=0.5).notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def plan(
     checked_rate: float = 0.0,
     ascend_version: str | None = None,
     attention: dict[str, Any] | None = None,
+    available: Callable[[str], bool] = lambda name: name.endswith((".cpu", ".vendor")),
 ) -> LaunchPlan:
     shape = load_model(str(MODEL))
     shape = replace(shape, attention=replace(shape.attention, **(attention or {})))
@@ -57,7 +59,7 @@ def plan(
         install,
         run_id="r",
         nonce="n",
-        available=lambda name: name.endswith((".cpu", ".vendor")),
+        available=available,
     )
 
 
