@@ -66,6 +66,10 @@ def accuracy(
     known = {arm: url for arm, url in urls.items() if url is not None}
     mode = options.mode_of(False, *([url] if url else [] for url in urls.values()))
     options.refuse_flags_with_urls(mode, context.args)
+    options.refuse_without_effect(context, mode)
+    if known and model is not None:
+        message = f"{model}: the servers at the URLs say which model they serve; leave it out"
+        raise UsageError(message)
     options.refuse_unproved_profile(mode, profile, (baseline_run, candidate_run))
     place = run_dir or new_run_dir("accuracy")
     _require_fresh(place)

@@ -41,6 +41,7 @@ def design_of(context: typer.Context) -> Design:
     mode = options.mode_of(given["restart"], *urls)
     goals, flags = goals_and_flags(given["goodput"] or (), context.args)
     options.refuse_flags_with_urls(mode, flags)
+    options.refuse_without_effect(context, mode)
     runs = given["baseline_run"], given["candidate_run"]
     options.refuse_unproved_profile(mode, given["profile"], runs)
     aa_pairs = options.check_aa(given["aa"])

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from hwtune.cli.given import given
+from hwtune.cli.given import given, refuse_given
 from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.workload import MINIMUM_PAIRS, Mode, Tier, parse_tier
 
@@ -72,6 +72,21 @@ def refuse_flags_with_urls(mode: Mode, flags: Sequence[str]) -> None:
     if mode == "given urls" and flags:
         message = f"{flags[0]}: no option of ab-bench, and a server that is up takes no vLLM flags"
         raise UsageError(message)
+
+
+def refuse_without_effect(context: typer.Context, mode: Mode) -> None:
+    """Options about servers of the other kind, and rests where no two servers are up.
+
+    Raises:
+        UsageError: the first of them.
+    """
+    if mode == "given urls":
+        refuse_given(context, ("ready_timeout", "port"), "with URLs: these servers are up")
+        return
+    names = ("baseline_run", "candidate_run", "insecure")
+    refuse_given(context, names, "without --baseline-url and --candidate-url")
+    if mode == "restart per block":
+        refuse_given(context, ("settle",), "with --restart: one server is up at a time")
 
 
 def refuse_unproved_profile(

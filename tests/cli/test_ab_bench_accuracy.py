@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hwtune.cli import build_app
+from hwtune.io.plans import write_plan
+from tests.unit.test_planning import plan
 
 
 class _Mock(BaseHTTPRequestHandler):
@@ -145,3 +148,47 @@ def test_a_run_directory_that_proves_nothing_is_refused_before_a_question(tmp_pa
     status, text, problem = _compare(tmp_path, "--candidate-run", str(tmp_path / "gone"))
     assert status != 0 and not text
     assert "no such run directory" in problem
+
+
+@pytest.mark.parametrize(("flags", "state"), [((), "passed"), (("--dtype", "half"), "failed")])
+def test_the_plans_of_given_servers_may_differ_only_in_what_they_declare(
+    tmp_path: Path, flags: tuple[str, ...], state: str
+) -> None:
+    with _serving() as left, _serving() as right:
+        runs = []
+        for arm, url, own in (("baseline", left, ()), ("candidate", right, flags)):
+            made = plan(arm=arm, flags=("--max-model-len", "4096", *own))
+            (tmp_path / arm).mkdir()
+            write_plan(replace(made, port=int(url.rpartition(":")[2])), tmp_path / arm)
+            runs += [f"--{arm}-url", url, f"--{arm}-run", str(tmp_path / arm)]
+        _run(*runs, "--run-dir", str(tmp_path / "run"), *SMALL)
+    gates = json.loads((tmp_path / "run" / "accuracy.json").read_text())["gates"]
+    (found,) = (gate for gate in gates if gate["name"] == "arms differ only in what was declared")
+    assert found["state"] == state
+    assert ("flags" in found["evidence"] and "half" in found["evidence"]) == bool(flags)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("m", "--profile", "cpu", "--baseline-run", "x"), "--baseline-run has no effect"),
+        (("m", "--baseline-url", "http://a:1", "--candidate-url", "http://b:1"), "leave it out"),
+        (
+            (
+                "--ready-timeout",
+                "9",
+                "--baseline-url",
+                "http://a:1",
+                "--candidate-url",
+                "http://b:1",
+            ),
+            "--ready-timeout has no effect",
+        ),
+    ],
+)
+def test_what_the_servers_say_themselves_is_refused(
+    arguments: tuple[str, ...], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert problem in _run(*arguments)[2]
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,8 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
+import time
 import xml.etree.ElementTree as ElementTree  # noqa: PLR0402 - the module is its own namespace
 from pathlib import Path
 
@@ -172,6 +174,41 @@ def test_hits_in_a_log_need_its_nonce(log: Path) -> None:
 def test_bad_input_is_named(arguments: list[str], error: type[Exception]) -> None:
     with pytest.raises(error):
         _run(*arguments)
+
+
+def test_a_run_that_is_yet_to_begin_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwtune.adapters.following.POLL_S", 0.01)
+    monkeypatch.setattr("hwtune.domain.following.AFTER_START_S", 0.0)
+    run_dir = tmp_path / "run"
+
+    def begin() -> None:
+        time.sleep(0.2)
+        run_dir.mkdir()
+        (run_dir / "server.log").touch()  # the launcher makes the log first, then the plan
+        time.sleep(0.1)
+        (run_dir / "server.log").write_text(GOOD, encoding="utf-8")
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    status, text = _run("--run-dir", str(run_dir), "--follow", "--timeout", "20")
+    thread.join()
+    assert status == 0, text
+    assert f"waiting for a run in {run_dir}" in text
+
+
+def test_a_run_that_never_begins_is_named_when_the_time_is_over(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such run directory"):
+        _run("--run-dir", str(tmp_path / "never"), "--follow", "--timeout", "0")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="no such run directory"):
+        _run("--run-dir", str(tmp_path / "file"), "--follow")
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_a_wait_is_a_finite_number_of_seconds(log: Path, seconds: str) -> None:
+    assert _run(str(log), "--follow", "--timeout", seconds)[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 from hwtune.adapters.load.arms import ArmServer, given_arm, served_arms
 from hwtune.adapters.load.ask import post_json, served_model
+from hwtune.adapters.load.disk_evidence import plans_gate
 from hwtune.adapters.load.exchange import Endpoint, parse_endpoint
 from hwtune.domain.accuracy import AccuracyReport, ArmAnswers, Limits, judge_accuracy
 from hwtune.domain.accuracy_tasks import TaskItem, is_right, make_items
@@ -54,12 +55,14 @@ class _Script:
 def url_arms(
     urls: Mapping[str, str], run_dirs: Mapping[str, Path | None]
 ) -> tuple[list[ArmServer], tuple[Gate, ...]]:
-    """Two servers that are up.
+    """Two servers that are up; where both run directories are known, their plans are compared.
 
     Raises:
         InputError: a run directory is missing, or of a server that listens elsewhere.
     """
-    return [given_arm(arm, (urls[arm],), run_dirs[arm]) for arm in ARMS], ()
+    arms: list[ArmServer] = [given_arm(arm, (urls[arm],), run_dirs[arm]) for arm in ARMS]
+    known = [path for arm in ARMS if (path := run_dirs[arm]) is not None]
+    return arms, (plans_gate(known[:1], known[1:]),) if len(known) == len(ARMS) else ()
 
 
 def own_arms(

@@ -73,16 +73,18 @@ def plan_gates(design: Design, run_dir: Path, records: Sequence[RequestRecord]) 
     """The plans of all servers, compared with each other. None for servers of unknown origin."""
     if design.mode == "given urls" and not (design.baseline_run and design.candidate_run):
         return ()
+    return (plans_gate(*(server_dirs(arm, design, run_dir, records) for arm in ARMS)),)
+
+
+def plans_gate(baseline: Sequence[Path], candidate: Sequence[Path]) -> Gate:
+    """The plans in the run directories of both arms, each pair compared; the worst of them."""
     try:
-        baseline, candidate = (
-            [read_plan(path / PLAN_FILE) for path in server_dirs(arm, design, run_dir, records)]
-            for arm in ARMS
-        )
+        plans = [[read_plan(path / PLAN_FILE) for path in paths] for paths in (baseline, candidate)]
     except InputError as error:
-        return (gate(PLAN_GATE, str(error), ""),)
-    if not baseline or not candidate:
-        return (gate(PLAN_GATE, "the plan of an arm is missing", ""),)
-    return (_worst(baseline, candidate),)
+        return gate(PLAN_GATE, str(error), "")
+    if not all(plans):
+        return gate(PLAN_GATE, "the plan of an arm is missing", "")
+    return _worst(*plans)
 
 
 def _worst(baseline: Sequence[LaunchPlan], candidate: Sequence[LaunchPlan]) -> Gate:
