@@ -8,9 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
+from hwtune.adapters.packages import require_package
 from hwtune.adapters.vllm.discovery import installed_version
 from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
 from hwtune.domain.kernel_static import StaticReport, StaticRow, StaticShape
@@ -58,9 +58,7 @@ def compile_static(
 def require() -> None:
     """Raises MissingDependencyError where a package is not installed that compiling needs."""
     for name in _NEEDED:
-        if find_spec(name) is None:
-            message = f"the static table needs {name}, which is not installed for {sys.executable}"
-            raise MissingDependencyError(message)
+        require_package(name, "the static table")
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
 
 from hwtune.cli.ab_bench_output import say
+from hwtune.cli.given import refuse_given, refuse_others
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.domain.kernel_static import StaticShape, faults
-from hwtune.domain.kernel_timing import CallCase, check_cases, judge_sample
+from hwtune.domain.kernel_timing import CallCase, judge_sample, possible_cases
 from hwtune.domain.units import LARGEST_SIZE
 from hwtune.report.tables import Format
 
@@ -23,6 +24,7 @@ _DEFAULT_CONTEXTS = (2048, 8192)
 
 
 def kernels(
+    ctx: typer.Context,
     static: Annotated[
         bool, typer.Option("--static", help="Compile and count; needs no device.")
     ] = False,
@@ -70,12 +72,15 @@ def kernels(
     """
     layer = layer_of(shape, page)
     if static:
-        timed = {"--kernel": kernel, "--query": query, "--context": context, "--batch": batch}
-        _refuse(timed | {"--profile": profile}, "with --static: it compiles and does not run")
+        why = "--static compiles and runs nothing"
+        refuse_others(ctx, ("static", "target", "shape", "page", "form"), why)
         _static(layer, tuple(dict.fromkeys(target or _DEFAULT_TARGETS)), form)
         return
-    _refuse({"--target": target}, "without --static: kernels are timed on the device here")
-    cases = [
+    refuse_given(ctx, ("target",), "without --static: kernels are timed here")
+    _check_numbers(pairs, confidence)
+    if not pairs:
+        refuse_given(ctx, ("confidence",), "with --pairs 0: nothing is timed")
+    grid = [
         CallCase(
             num_heads=layer.num_heads,
             num_kv_heads=layer.num_kv_heads,
@@ -89,10 +94,11 @@ def kernels(
         for new, length, sequences in itertools.product(
             query or _DEFAULT_QUERIES, context or _DEFAULT_CONTEXTS, batch or (1,)
         )
-        if query or new <= length
     ]
-    check_cases(cases)
-    _check_numbers(pairs, confidence)
+    cases, impossible = possible_cases(grid)
+    if impossible and query:
+        pairs_left_out = ", ".join(f"query {new} in context {length}" for new, length in impossible)
+        say(f"left out, more new tokens than context: {pairs_left_out}")
     _timed(cases, kernel or (), profile, pairs, confidence, form)
 
 
@@ -137,13 +143,6 @@ def _timed(
     sys.stdout.write(to_text(rows, form, device=device, confidence=confidence))
     if any(row.verdict.startswith("no ratio") for row in rows):
         raise typer.Exit(ANSWER_IS_NO)
-
-
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    for option, value in given.items():
-        if value:
-            message = f"{option} means nothing {why}"
-            raise UsageError(message)
 
 
 def _check_numbers(pairs: int, confidence: float) -> None:

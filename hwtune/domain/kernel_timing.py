@@ -167,11 +167,11 @@ def _wrong(sample: Sample) -> str:
     return ""
 
 
-def check_cases(cases: Sequence[CallCase]) -> None:
-    """Refuses what no kernel computes.
+def possible_cases(cases: Sequence[CallCase]) -> tuple[list[CallCase], list[tuple[int, int]]]:
+    """The cases that can be computed, and (query, context) of those with too many new tokens.
 
     Raises:
-        UsageError: names the option.
+        UsageError: an option that no case could have, or no case is left.
     """
     for case in cases:
         numbers = {
@@ -184,6 +184,10 @@ def check_cases(cases: Sequence[CallCase]) -> None:
             if number < 1:
                 message = f"{option} {number}: must be 1 or more"
                 raise UsageError(message)
-        if case.query > case.context:
-            message = f"--query {case.query}: more new tokens than the --context {case.context}"
-            raise UsageError(message)
+    possible = [case for case in cases if case.query <= case.context]
+    left_out = [(case.query, case.context) for case in cases if case.query > case.context]
+    if not possible:
+        query, context = left_out[0]
+        message = f"--query {query}: more new tokens than the --context {context}"
+        raise UsageError(message)
+    return possible, list(dict.fromkeys(left_out))

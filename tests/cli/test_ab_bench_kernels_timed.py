@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hwtune.cli import build_app
+from hwtune.domain.kernel_timing import CallCase, Sample
 
 SMALL = ("--shape", "6/1/64", "--page", "64", "--context", "130")
 
@@ -64,6 +66,23 @@ def test_a_kernel_of_the_users_own_is_held_against_the_reference(tmp_path: Path)
     assert wrong["speed_up"] is None and wrong["verdict"].startswith("no ratio")
 
 
+def test_pairs_that_cannot_be_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[CallCase] = []
+
+    def samples(cases: Sequence[CallCase], *_: object) -> list[Sample]:
+        asked.extend(cases)
+        return []
+
+    monkeypatch.setattr("hwtune.adapters.kernel_bench.run.device_here", lambda: ("cpu", "here"))
+    monkeypatch.setattr("hwtune.adapters.kernel_bench.run.samples", samples)
+    line = ["ab-bench", "kernels", *("--query", "1", "--query", "200"), *SMALL, "--context", "70"]
+    said = CliRunner().invoke(build_app(line), line).stderr
+    assert [(case.query, case.context) for case in asked] == [(1, 130), (1, 70)]
+    assert said == (
+        "left out, more new tokens than context: query 200 in context 130, query 200 in context 70\n"
+    )
+
+
 def test_triton_kernels_are_compared_in_the_interpreter() -> None:
     done = _hwtune(
         *(*SMALL, "--kernel", "decode.triton", "--kernel", "prefill.triton", "--batch", "2"),
@@ -94,9 +113,12 @@ def test_triton_kernels_are_compared_in_the_interpreter() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--static", "--query", "4"), "--query means nothing with --static"),
-        (("--target", "sm_90"), "--target means nothing without --static"),
+        (("--static", "--query", "4"), "runs nothing; leave out --query"),
+        (("--target", "sm_90"), "--target has no effect without --static"),
         (("--query", "300", "--context", "200"), "more new tokens than the --context 200"),
+        (("--static", "--dtype", "float32"), "runs nothing; leave out --dtype"),
+        (("--static", "--pairs", "3"), "runs nothing; leave out --pairs"),
+        (("--pairs", "0", "--confidence", "0.9"), "--confidence has no effect with --pairs 0"),
         (("--pairs", "-1"), "--pairs -1: must be 0 or more"),
         (("--confidence", "nan"), "--confidence nan"),
         (("--kernel", "prefill.cpu", "--query", "1", "--pairs", "0"), "none of the kernels is for"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwtune.domain.errors import UsageError
-from hwtune.domain.kernel_timing import CallCase, CallError, Sample, check_cases, judge_sample
+from hwtune.domain.kernel_timing import CallCase, CallError, Sample, judge_sample, possible_cases
 
 CASE = CallCase(
     num_heads=24, num_kv_heads=4, head_size=256, page=832, batch=2, query=1, context=1000
@@ -92,4 +92,4 @@ def test_few_pairs_decide_nothing_and_none_are_no_time() -> None:
 )
 def test_shapes_that_cannot_be(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        check_cases([replace(CASE, **changes)])
+        possible_cases([replace(CASE, **changes)])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 from hwtune_kernels import registry
 
+from hwtune.adapters.packages import require_package
 from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
 from hwtune.domain.kernel_timing import Caches, CallCase, Sample
 
+_PURPOSE = "timing kernels"
 Load = Callable[[], Callable[..., Any]]
 
 
@@ -22,9 +23,12 @@ def device_here() -> tuple[str, str]:
     Raises:
         MissingDependencyError: no torch.
     """
-    _need("torch")
-    import torch
-
+    require_package("torch", _PURPOSE)
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        message = f"{_PURPOSE} needs torch, which cannot be imported here: {error}"
+        raise MissingDependencyError(message) from None
     if torch.cuda.is_available():
         return "cuda", str(torch.cuda.get_device_name(0))
     return "cpu", f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
@@ -87,11 +91,11 @@ def _require_known(name: str) -> None:
 
 
 def _one(case: CallCase, name: str, load: Load, pairs: int, device: str) -> Iterator[Sample]:
-    _need("vllm")
+    require_package("vllm", _PURPOSE)
     if name.endswith(".cpu") or (":" in name and device == "cpu"):
         yield _on_cpu(case, name, load, pairs)
     else:
-        _need("triton")
+        require_package("triton", _PURPOSE)
         yield from _on_gpu(case, name, load, pairs, device)
 
 
@@ -153,9 +157,3 @@ def _shown(case: CallCase) -> str:
         f"{case.num_heads}/{case.num_kv_heads}/{case.head_size}, page {case.page},"
         f" batch {case.batch}, query {case.query}, context {case.context}"
     )
-
-
-def _need(package: str) -> None:
-    if find_spec(package) is None:
-        message = f"timing kernels needs {package}, which is not installed here"
-        raise MissingDependencyError(message)

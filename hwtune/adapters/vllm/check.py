@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hwtune.adapters.packages import require_package
 from hwtune.adapters.vllm import check_child
 from hwtune.domain.deployment import Deployment
-from hwtune.domain.errors import ExternalFailureError, MissingDependencyError
+from hwtune.domain.errors import ExternalFailureError
 from hwtune.domain.page import PageDerivation
 
 _TIMEOUT_S = 600
@@ -78,12 +78,9 @@ def check_with_vllm(
         MissingDependencyError: that Python has no vLLM.
         ExternalFailureError: vLLM did not answer.
     """
-    if python is None and find_spec("vllm") is None:
-        message = (
-            f"vLLM is not installed for {sys.executable}; name a Python that has it with "
-            "--check-python"
-        )
-        raise MissingDependencyError(message)
+    if python is None:
+        advice = "name a Python that has it with --check-python"
+        require_package("vllm", "--check-with-vllm", advice)
     answer = _ask(python or sys.executable, _request(model, variants))
     checks: list[Check] = []
     for variant, resolved in zip(variants, answer["answers"], strict=True):

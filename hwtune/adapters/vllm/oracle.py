@@ -8,12 +8,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
+from hwtune.adapters.packages import require_package
 from hwtune.adapters.vllm import oracle_child
 from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
 from hwtune.domain.scheduler.values import CacheGroup, Request, Scenario
+
+_OTHER_PYTHON = "name a Python that has it with --oracle-python"
 
 
 class Oracle:
@@ -63,7 +65,7 @@ class Oracle:
 
 
 def _not_installed(python: str) -> MissingDependencyError:
-    message = f"vLLM is not installed for {python}; name a Python that has it with --oracle-python"
+    message = f"vLLM is not installed for {python}; {_OTHER_PYTHON}"
     return MissingDependencyError(message)
 
 
@@ -78,8 +80,8 @@ def oracle(python: str | None = None) -> Iterator[Oracle]:
         MissingDependencyError: that Python has no vLLM.
         ExternalFailureError: it cannot be started.
     """
-    if python is None and find_spec("vllm") is None:
-        raise _not_installed(sys.executable)
+    if python is None:
+        require_package("vllm", "--oracle", _OTHER_PYTHON)
     command = [python or sys.executable, oracle_child.__file__]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
