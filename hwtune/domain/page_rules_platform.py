@@ -44,8 +44,7 @@ def platform_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
     """
     start = initial_block(inputs, trace)
     if inputs.deployment.platform == "cpu" and CPU_WITHOUT_RULE.holds(inputs.rule.version):
-        trace.note("0.20 leaves the block size alone on CPU")
-        return _untouched(inputs, start)
+        return _without_rule(inputs, start, trace)
     outcome = _align_hybrid(inputs, start, trace)
     if inputs.deployment.kv_cache_dtype_skip_layers and inputs.deployment.platform != "cpu":
         outcome = align_skip_layers(inputs, outcome, trace)
@@ -59,6 +58,30 @@ def untouched_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
     """A model without an attention backend: the rule returns before it changes anything."""
     trace.note("no attention backend: vLLM leaves the block size alone")
     return _untouched(inputs, inputs.deployment.block_size or DEFAULT_BLOCK_SIZE)
+
+
+def _without_rule(inputs: RuleInputs, start: int, trace: Trace) -> PageOutcome:
+    """0.20 on CPU: nothing aligns the pages, and only an attention page that divides the state fits.
+
+    Source: platforms/cpu.py CpuPlatform.update_block_size_for_backend, which does nothing, and
+    v1/core/kv_cache_utils.py unify_kv_cache_spec_page_size of 0.20.2, which lengthens attention
+    blocks by a whole factor and cannot lengthen the state.
+
+    Raises:
+        EngineRefusalError: the state's page is no multiple of the attention page.
+    """
+    attention = start * inputs.bytes_per_token
+    if inputs.state_bytes % attention:
+        message = (
+            "The page size of the layer is not divisible by the maximum page size. Cannot unify by "
+            f"adjusting block_size. (On CPU vLLM 0.20 aligns no pages: attention {attention:,} B at "
+            f"block size {start}, state {inputs.state_bytes:,} B; 0.21 and later align them)"
+        )
+        raise EngineRefusalError(message, error_class="NotImplementedError")
+    trace.note(
+        f"0.20 aligns no pages on CPU; the state is {inputs.state_bytes // attention} blocks"
+    )
+    return _untouched(inputs, start)
 
 
 def _untouched(inputs: RuleInputs, block: int) -> PageOutcome:

@@ -70,3 +70,29 @@ def test_the_candidate_gives_the_page_and_the_baseline_is_refused() -> None:
         plan(arm="baseline", version="0.18.1")
     given = plan(arm="baseline", version="0.18.1", flags=("--block-size", "896", *PREFIX_OFF))
     assert given.expect.block_size == 896
+
+
+@pytest.mark.parametrize("block", [None, 64, 832])
+def test_0_20_aligns_no_pages_on_the_cpu(model: ModelShape, block: int | None) -> None:
+    asked = dataclasses.replace(CPU, version="0.20.2", block_size=block)
+    with pytest.raises(EngineRefusalError, match=r"0\.20 aligns no pages") as refusal:
+        derive_page(model, asked)
+    assert refusal.value.error_class == "NotImplementedError"
+    assert derive_page(model, dataclasses.replace(asked, version="0.21.0")).block_size_tokens
+
+
+def test_0_20_starts_where_the_state_is_a_whole_number_of_blocks(model: ModelShape) -> None:
+    whole = derive_page(model, dataclasses.replace(CPU, platform="cuda", version="0.20.2"))
+    tokens = whole.state_bytes // whole.attention_bytes_per_token
+    assert tokens * whole.attention_bytes_per_token == whole.state_bytes
+    page = derive_page(
+        model, dataclasses.replace(CPU, version="0.20.2", block_size=tokens), alignment_tokens=16
+    )
+    assert page.block_size_tokens == tokens
+    assert "0.20 aligns no pages on CPU; the state takes 1 x the attention page" in page.notes
+
+
+def test_0_20_is_refused_for_either_arm() -> None:
+    for arm in ("baseline", "candidate"):
+        with pytest.raises(EngineRefusalError, match=r"0\.20 aligns no pages"):
+            plan(arm=arm, version="0.20.2")
