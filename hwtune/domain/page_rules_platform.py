@@ -78,9 +78,8 @@ def _without_rule(inputs: RuleInputs, start: int, trace: Trace) -> PageOutcome:
             f"block size {start}, state {inputs.state_bytes:,} B; 0.21 and later align them)"
         )
         raise EngineRefusalError(message, error_class="NotImplementedError")
-    trace.note(
-        f"0.20 aligns no pages on CPU; the state is {inputs.state_bytes // attention} blocks"
-    )
+    times = inputs.state_bytes // attention
+    trace.note(f"0.20 aligns no pages on CPU; the state takes {times} x the attention page")
     return _untouched(inputs, start)
 
 
