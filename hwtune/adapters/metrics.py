@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from hwtune.domain.errors import ExternalFailureError, UsageError
 from hwtune.domain.evidence import Place, Sighting, Value
+from hwtune.domain.json_text import parse_json
 
 _MAX_BYTES = 32 << 20
 _RANK = 20
@@ -78,7 +78,7 @@ def fetch(url: str, *, timeout_s: float) -> str | None:
 
 def _json_value(text: str | None, key: str) -> object:
     try:
-        data = json.loads(text or "null")
+        data = parse_json(text or "null")
     except ValueError:
         return None
     return data.get(key) if isinstance(data, dict) else None

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import typer
 
 from hwtune.cli.streams import open_missing_streams, protect_streams
-from hwtune.domain.errors import HwtuneError
+from hwtune.domain.errors import HwtuneError, InputError
 from hwtune.domain.plain_text import one_line
 
 _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -116,6 +116,24 @@ def _place(error: Exception) -> str:
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
+_WRONG_PATH = (
+    *(errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM),
+)
+"""What is wrong with a path that was named; everything else is the machine's."""
+
+
+def _fail_outside(error: OSError) -> None:
+    """Ends where the system refused a file that nobody spoke of before; returns for other errors."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be printed is given up
+        _fail(f"no room to write to: {error}", HwtuneError.exit_status)
+    if error.filename is not None:
+        wrong = error.errno in _WRONG_PATH
+        status = InputError.exit_status if wrong else HwtuneError.exit_status
+        _fail(f"{str(error.filename)[:200]}: {error.strerror}", status)
+
+
 def main() -> None:
     """Entry point: errors become one line and an exit status, never a traceback.
 
@@ -143,8 +161,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - a bug must not end in status 1
         if _debug(arguments):
             traceback.print_exc()
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be printed is given up
-            _fail(f"no room to write to: {error}", HwtuneError.exit_status)
+        if isinstance(error, OSError):
+            _fail_outside(error)
         hint = "a bug; hwtune --debug COMMAND shows where"
         _fail(f"{type(error).__name__}: {error} ({_place(error)}): {hint}", HwtuneError.exit_status)

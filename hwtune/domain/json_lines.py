@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from hwtune.domain.json_text import parse_json
+
 _MESSAGE = (
     "message",
     "msg",
@@ -34,8 +36,8 @@ def unwrap_json(text: str) -> dict[str, str] | None:
     if not text.endswith("}") or len(text) > _MAX_CHARS:
         return None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         return None
     if isinstance(data, dict) and isinstance(data.get("jsonPayload"), dict):
         data = {**data, **data["jsonPayload"]}
@@ -53,8 +55,8 @@ def split_json(text: str) -> Iterator[str]:
         return
     start = text.find("{")
     try:
-        data = json.loads(text[start:]) if start >= 0 and len(text) <= _MAX_CHARS else None
-    except (ValueError, RecursionError):
+        data = parse_json(text[start:]) if start >= 0 and len(text) <= _MAX_CHARS else None
+    except ValueError:
         data = None
     key = _message_key(data) if isinstance(data, dict) else None
     if key is None or not isinstance(data, dict):

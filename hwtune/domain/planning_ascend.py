@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwtune.domain.errors import InfeasibleError, UsageError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.launch import AddedFlag, VllmInstall
 from hwtune.domain.lints import lint_page
 from hwtune.domain.page_rules_ascend import ALIGNMENT
@@ -161,7 +161,7 @@ def _asked_mode(flags: Sequence[str]) -> str | None:
 
 def _mode_in(text: str) -> str | None:
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError as error:
         message = f"--compilation-config: not JSON: {error}"
         raise UsageError(message) from None

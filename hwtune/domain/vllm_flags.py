@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from typing import Any
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import UsageError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.units import LARGEST_SIZE
 
 _SHORT = {
@@ -189,8 +189,8 @@ def _fraction(name: str, text: str) -> float:
 def _speculation(text: str, notes: list[str]) -> dict[str, Any]:
     """Draft tokens and method of a --speculative-config object."""
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
+        config = parse_json(text)
+    except ValueError:
         message = f"{_SPECULATIVE}: not JSON: {text[:60]}"
         raise UsageError(message) from None
     if not isinstance(config, dict):

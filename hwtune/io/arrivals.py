@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import math
 import re
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.scheduler.workloads import WorkItem
 from hwtune.domain.units import LARGEST_SIZE
 
@@ -172,8 +172,8 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[WorkItem]:
         if not line.strip():
             continue
         try:
-            yield _checked(_json_arrival(json.loads(line)))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            yield _checked(_json_arrival(parse_json(line)))
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise _bad_line(path, number, error) from None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 
 Case = dict[str, Any]
 
@@ -29,11 +29,9 @@ def read_cases(reference: str) -> Iterator[tuple[int, Case | InputError]]:
 
 def _case(line: bytes) -> Case | InputError:
     try:
-        case = json.loads(line.decode("utf-8-sig"))
+        case = parse_json(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return InputError(f"not UTF-8 text (byte {error.start} of the line)")
-    except RecursionError:
-        return InputError("not a case: nested too deeply")
     except ValueError as error:
         return InputError(f"not JSON: {error}")
     if not isinstance(case, dict):

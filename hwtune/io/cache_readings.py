@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hwtune.domain.errors import ExternalFailureError, InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.prefix_cache import CacheReading
 from hwtune.io.typed import build
 
@@ -41,9 +42,9 @@ def read_readings(run_dir: Path) -> tuple[CacheReading, ...]:
     path = run_dir / CACHE_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        return tuple(build(CacheReading, json.loads(line)) for line in lines)
+        return tuple(build(CacheReading, parse_json(line)) for line in lines)
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:
         message = f"{path}: cannot be read ({error})"
         raise InputError(message) from None

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.checking import Difference, KernelCheck
-from hwtune.io.shared_table import SharedTable, damaged, read_tables
+from hwtune.io.shared_table import SharedTable, damaged, read_tables, text_of
+from hwtune.io.typed import number
 
 CHECKS_DIRECTORY = "checks"
 _CHECKED, _FAILED, _NON_FINITE, _ABSOLUTE, _RELATIVE, _QUERY, _CONTEXT = range(7)
@@ -78,10 +79,10 @@ def _check(directory: Path, process: int, key: dict[str, Any], words: memoryview
         reals = words.cast("B").cast("d")
         return KernelCheck(
             process=process,
-            nonce=key["nonce"],
-            kernel=key["kernel"],
-            layer=key["layer"],
-            tolerance=key["tolerance"],
+            nonce=text_of(key, "nonce"),
+            kernel=text_of(key, "kernel"),
+            layer=text_of(key, "layer"),
+            tolerance=number(key["tolerance"], "tolerance"),
             checked=words[start + _CHECKED],
             failed=words[start + _FAILED],
             non_finite=words[start + _NON_FINITE],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.evidence import KernelCount
-from hwtune.io.shared_table import SharedTable, damaged, host, read_tables
+from hwtune.io.shared_table import SharedTable, damaged, host, read_tables, text_of
 
 COUNTERS_DIRECTORY = "counters"
 _SLOTS = 4096
@@ -68,11 +68,11 @@ def _count(directory: Path, process: int, key: dict[str, Any], words: memoryview
     try:
         return KernelCount(
             process=process,
-            host=key.get("host", ""),
-            nonce=key["nonce"],
-            kernel=key["kernel"],
-            outcome=key["outcome"],
-            reason=key["reason"],
+            host=text_of(key, "host", ""),
+            nonce=text_of(key, "nonce"),
+            kernel=text_of(key, "kernel"),
+            outcome=text_of(key, "outcome"),
+            reason=text_of(key, "reason"),
             calls=words[key["slot"]],
         )
     except (KeyError, TypeError, IndexError) as error:

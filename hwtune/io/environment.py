@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hwtune.domain.environment import ServerEnvironment
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.io.run_dir import ENVIRONMENT_FILE, write_quietly
 
 _PARTS = ("packages", "variables", "machine")
@@ -27,10 +28,10 @@ def read_environment(run_dir: Path) -> ServerEnvironment | None:
     """
     path = run_dir / ENVIRONMENT_FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         message = f"{path}: cannot read the environment: {error}"
         raise InputError(message) from None
     parts = [_texts(data.get(name) if isinstance(data, dict) else None, path) for name in _PARTS]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.model import ModelShape
 from hwtune.families import read_shape
 
@@ -65,14 +65,14 @@ def read_config(path: Path) -> dict[str, Any]:
         if path.stat().st_size > _LARGEST_CONFIG_BYTES:
             message = f"{path}: too large for a config.json"
             raise InputError(message)
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = parse_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror}"
         raise InputError(message) from None
     except UnicodeDecodeError as error:
         message = f"{path}: not UTF-8 text (byte {error.start})"
         raise InputError(message) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         message = f"{path}: not JSON: {error}"
         raise InputError(message) from None
     if not isinstance(data, dict):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.kernel import KernelConditions, KernelSpec, TunedFor
 from hwtune.domain.launch import PLAN_SCHEMA_VERSION, AddedFlag, Expectation, LaunchPlan
 
@@ -37,7 +38,7 @@ def read_plan(path: Path) -> LaunchPlan:
         InputError: the file is missing, is not a plan, or has another schema version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         message = f"{path}: cannot read the launch plan: {error.strerror}"
         raise InputError(message) from None

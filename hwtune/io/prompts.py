@@ -6,10 +6,11 @@ the server does no tokenization inside the measured time.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.io.model_config import read_config
 
 
 def read_vocab_size(model: str) -> int | None:
@@ -22,24 +23,17 @@ def read_vocab_size(model: str) -> int | None:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         return None
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"{path}: cannot be read as JSON ({error})"
-        raise InputError(message) from None
-    size = _vocab_size(config)
+    size = _vocab_size(read_config(path))
     if size is None:
         message = f"{path}: no whole number above 0 under vocab_size; give --vocab-size"
         raise InputError(message)
     return size
 
 
-def _vocab_size(config: object) -> int | None:
+def _vocab_size(config: dict[str, Any]) -> int | None:
     """Top level, or the text part of a multi-modal config."""
-    if not isinstance(config, dict):
-        return None
     for part in (config, config.get("text_config"), config.get("llm_config")):
         size = part.get("vocab_size") if isinstance(part, dict) else None
-        if isinstance(size, int) and size > 0:
+        if type(size) is int and size > 0:
             return size
     return None

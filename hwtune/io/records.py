@@ -13,6 +13,7 @@ from typing import Any
 
 from hwtune.domain.bench import Comparison, RequestRecord
 from hwtune.domain.errors import ExternalFailureError, InputError, UsageError
+from hwtune.domain.json_text import NestingError, parse_json
 from hwtune.domain.plain_text import harmless
 from hwtune.domain.stats import finite_or_null
 from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, check_design
@@ -119,9 +120,9 @@ def read_requests(run_dir: Path) -> tuple[RequestRecord, ...]:
 def _read_lines(path: Path) -> Iterator[RequestRecord]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            data = json.loads(line)
-        except RecursionError:
-            raise _not_a_record(path, number, "nested too deep") from None
+            data = parse_json(line)
+        except NestingError as error:
+            raise _not_a_record(path, number, str(error)) from None
         except ValueError:
             # Cut by a crash: the request it belonged to is measured again on resume.
             continue
@@ -197,11 +198,11 @@ def read_design(run_dir: Path) -> Design:
     """
     path = run_dir / DESIGN_FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         message = f"{run_dir}: no {DESIGN_FILE}, so this is not a run directory of ab-bench"
         raise InputError(message) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         message = f"{path}: cannot be read as JSON ({error})"
         raise InputError(message) from None
     version = data.get("schema_version") if isinstance(data, dict) else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from hwtune.domain.collecting import EvidenceCollector
 from hwtune.domain.errors import InputError
 from hwtune.domain.evidence import Evidence, KernelCount, Place, RunStatus, Sighting
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.launch import LaunchPlan
 from hwtune.domain.metrics import metric_sightings
 from hwtune.io.check_slots import read_checks
@@ -201,7 +201,7 @@ def read_status(path: Path) -> RunStatus | None:
         message = f"{path}: cannot read the status: {error}"
         raise InputError(message) from None
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         state, exit_code, reason = data["state"], data.get("exit_code"), data.get("reason")
         owner, trouble = data.get("owner_pid"), data.get("trouble")
         lost = tuple(data.get("evidence_lost") or ())

@@ -6,10 +6,10 @@ others call TPOT; here TPOT is computed from TTFT, latency and tokens as for eve
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.saved_run import SavedRequest, SavedRun
 from hwtune.io.typed import number
 
@@ -57,8 +57,8 @@ def aiperf_run(source: str, sha256: str, records: list[Any], summary: object) ->
 def read_summary(path: Path) -> object:
     """The summary beside the records, or None."""
     try:
-        data: object = json.loads((path.parent / SUMMARY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data: object = parse_json((path.parent / SUMMARY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
     return data
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import Any
 
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.saved_run import SavedRequest, SavedRun
 from hwtune.io.typed import number
 
@@ -123,7 +124,7 @@ def _key(item: dict[str, Any]) -> str | None:
     if not isinstance(asked, str):
         return None
     try:
-        body = json.loads(asked).get("body") or {}
+        body = parse_json(asked).get("body") or {}
         asked = json.dumps(body.get("prompt") or body.get("messages") or body)
     except (ValueError, AttributeError):
         pass

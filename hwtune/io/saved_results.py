@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.saved_repeats import merge_repetitions, signature
 from hwtune.domain.saved_run import SavedRun
 from hwtune.io.records import DESIGN_FILE
@@ -82,11 +82,11 @@ def read_side(path: Path) -> Mapping[str, SavedRun]:
     folder, _, arm = str(path).rpartition(":")
     if arm in ("baseline", "candidate") and not path.exists():
         return our_runs(Path(folder), arm)  # type: ignore[arg-type]
-    if path.is_file():
-        return _read_file(path)
-    if not path.is_dir():
+    if not path.exists():
         message = f"{path}: no such file or directory"
         raise InputError(message)
+    if not path.is_dir():  # a pipe as well, such as <(zcat result.json.gz)
+        return _read_file(path)
     if (path / DESIGN_FILE).exists():
         message = f"{path}: holds both arms; name one, as {path}:baseline or {path}:candidate"
         raise InputError(message)
@@ -116,7 +116,7 @@ def _read_file(path: Path) -> dict[str, SavedRun]:
     try:
         raw = path.read_bytes()
         objects = _objects(raw)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         message = f"{path}: cannot be read as JSON ({error})"
         raise InputError(message) from None
     sha256 = hashlib.sha256(raw).hexdigest()
@@ -131,12 +131,12 @@ def _read_file(path: Path) -> dict[str, SavedRun]:
 def _objects(raw: bytes) -> list[Any]:
     """The one JSON value of a file, or one per line."""
     try:
-        return [json.loads(raw)]
+        return [parse_json(raw)]
     except ValueError:
         lines = [line for line in raw.splitlines() if line.strip()]
         if len(lines) < 2:
             raise
-        return [json.loads(line) for line in lines]
+        return [parse_json(line) for line in lines]
 
 
 def _runs(path: Path, sha256: str, objects: list[Any]) -> dict[str, SavedRun]:

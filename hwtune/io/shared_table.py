@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 
 _WORD_BYTES = 8
 _LINES_BYTES = 256 * 1024
@@ -84,7 +85,7 @@ class SharedTable:
         written, self._written = self._written, []
         self._map()
         for line in written:
-            self.append_key(json.loads(line))
+            self.append_key(parse_json(line))
 
 
 def host() -> str:
@@ -138,12 +139,29 @@ def _keys(text: str) -> list[dict[str, Any]]:
     keys = []
     for number, line in enumerate(lines, start=1):
         try:
-            keys.append(json.loads(line))
+            key = parse_json(line)
         except ValueError:
             if number < len(lines):
                 raise
-            # Cut by a crash; its words were never used.
+            continue  # cut by a crash; its words were never used
+        if not isinstance(key, dict):
+            message = f"line {number} is not an object"
+            raise TypeError(message)
+        keys.append(key)
     return keys
+
+
+def text_of(key: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """A text of a key.
+
+    Raises:
+        KeyError, TypeError: it is missing, or no text.
+    """
+    value = key[name] if default is None else key.get(name, default)
+    if not isinstance(value, str):
+        message = f"{name} is not a text"
+        raise TypeError(message)
+    return value
 
 
 def damaged(path: Path, error: Exception) -> InputError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hwtune.domain.bench import Comparison, Gate
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.io.records import COMPARISON_FILE
 
 _STORED = " (as stored)"
@@ -24,7 +24,7 @@ def stored_red_gates(run_dir: Path, fresh: Comparison) -> tuple[Gate, ...]:
     """
     path = run_dir / COMPARISON_FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         stored = [*_run_gates(data), *_tier_gates(data, fresh)]
     except FileNotFoundError:
         return ()

@@ -137,3 +137,14 @@ def test_a_log_that_is_passed_through_keeps_its_colours() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\x1b[36mINFO\x1b[0m\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(["ab-bench", "compare"], 3), (["verify-markers", "--run-dir"], 3)]
+)
+def test_a_name_that_no_system_takes_is_bad_input(arguments: list[str], status: int) -> None:
+    command = [sys.executable, "-m", "hwtune", *arguments, "x" * 300]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "File name too long" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -10,6 +10,7 @@ from hwtune.adapters.load.exchange import Connection, Endpoint, Exchange
 from hwtune.adapters.load.http import MalformedResponseError, body_pieces, parse_head
 from hwtune.adapters.load.loop import run_async
 from hwtune.domain.errors import ExternalFailureError
+from hwtune.domain.json_text import parse_json
 
 _SHOWN_CHARACTERS = 300
 
@@ -73,8 +74,8 @@ def get_json(endpoint: Endpoint, path: str) -> Any:  # noqa: ANN401 - JSON
 
 def _parsed(endpoint: Endpoint, path: str, text: str) -> Any:  # noqa: ANN401 - JSON
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         message = f"{endpoint.url}{path}: {error}"
         raise ExternalFailureError(message) from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from hwtune.adapters.load.arms import verify_arm
 from hwtune.domain.bench import ARMS, ArmProof, Gate, RequestRecord
 from hwtune.domain.errors import InputError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.launch import Arm, LaunchPlan
 from hwtune.domain.server_compare import PAGE_FACTS, ServerComparison, compare_servers
 from hwtune.domain.validity import gate, plan_difference_gate
@@ -110,7 +110,7 @@ def _number(path: Path, arm: Arm) -> int:
 def _started(path: Path) -> float | None:
     """When the server of a run directory was started; None when that is not known."""
     try:
-        text = json.loads((path / STATUS_FILE).read_text(encoding="utf-8"))["started_at"]
+        text = parse_json((path / STATUS_FILE).read_text(encoding="utf-8"))["started_at"]
         return datetime.datetime.fromisoformat(text).timestamp()
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from hwtune.adapters.load.exchange import Exchange
 from hwtune.adapters.load.http import Head, MalformedResponseError, body_pieces, parse_head
 from hwtune.domain.bench import FailureReason
+from hwtune.domain.json_text import parse_json
 
 _Kind = TypeVar("_Kind")
 
@@ -103,7 +103,7 @@ def _events(exchange: Exchange, head: Head) -> Iterator[tuple[float, bytes]]:
 def _message(body: bytes) -> str:
     """The server's own words, as one short line."""
     try:
-        data = json.loads(body)
+        data = parse_json(body)
         error = data.get("error", data)
         text = str(error.get("message", error) if isinstance(error, dict) else error)
     except (ValueError, AttributeError):
@@ -113,8 +113,8 @@ def _message(body: bytes) -> str:
 
 def _take_event(answer: Answer, time_s: float, event: bytes) -> None:
     try:
-        data = json.loads(event)
-    except (ValueError, RecursionError):
+        data = parse_json(event)
+    except ValueError:
         message = f"not JSON: {event[:60]!r}"
         _fail("malformed response", message)
     if not isinstance(data, dict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import UsageError
+from hwtune.domain.json_text import parse_json
 from hwtune.domain.planning import flag_value
 from hwtune.domain.scheduler.graphs import GraphMode
 from hwtune.domain.scheduler.values import Policy
@@ -140,8 +140,8 @@ def _json(flags: Sequence[str], name: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         data = None
     if not isinstance(data, dict):
         message = f"{name}: expected a JSON object, not {text[:60]}"
