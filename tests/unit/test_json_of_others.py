@@ -24,6 +24,7 @@ DEEP = '{"a":' + "[" * 100_000
 @pytest.mark.parametrize(
     "read",
     [read_plan, read_status, lambda path: read_vocab_size(str(path)), lambda _: _mode_in(DEEP)],
+    ids=["plan", "status", "config", "flag"],
 )
 def test_nesting_without_end_is_one_line(read: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(DEEP)
