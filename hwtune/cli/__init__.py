@@ -105,8 +105,14 @@ def _run(arguments: list[str]) -> None:
         sys.stdout.flush()  # a full disk or a reader that has gone is known here, not at exit
 
 
+_LONGEST_ERROR = 1500
+"""Characters of one line that a user still reads; a value in it may have any length."""
+
+
 def _fail(text: str, status: int) -> NoReturn:
     shown = one_line(" ".join(text.splitlines()))
+    if len(shown) > _LONGEST_ERROR:
+        shown = f"{shown[:_LONGEST_ERROR]}… ({len(shown):,} characters)"
     typer.echo(f"hwtune: error: {shown}", err=True)
     sys.exit(status)
 
