@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hwtune.domain.errors import ExternalFailureError, MissingDependencyError
+from hwtune.io.whole_file import replacing
 
 
 def write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -22,10 +23,9 @@ def write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     except ImportError:
         message = "--parquet needs pyarrow: pip install 'hwtune[report]'"
         raise MissingDependencyError(message) from None
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        parquet.write_table(pa.Table.from_pylist(list(records)), partial)
-        partial.replace(path)
+        with replacing(path) as place:
+            parquet.write_table(pa.Table.from_pylist(list(records)), place)
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror or error}"
         raise ExternalFailureError(message) from None

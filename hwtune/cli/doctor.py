@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from hwtune.cli.given import refuse_given
+
 ReportFormat = Literal["table", "json", "markdown"]
 
 
 def doctor(
+    context: typer.Context,
     profile: Annotated[
         str | None,
         typer.Option(help="Hardware profile to judge for [the one that fits the device]."),
@@ -35,6 +38,9 @@ def doctor(
 
     Exit status: 0 no problem found, 1 a problem found, 2 usage, 3 bad profile or Python.
     """
+    if as_json and form != "json":
+        refuse_given(context, ("form",), "beside --json")
+
     from hwtune.adapters.doctor.collect import collect
     from hwtune.domain.doctor.diagnose import diagnose
     from hwtune.domain.errors import ANSWER_IS_NO

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwtune.cli.ab_bench_kernels import layer_of
+from hwtune.cli.given import refuse_given
 from hwtune.domain.errors import ANSWER_IS_NO, UsageError
 from hwtune.report.tables import Format
 
@@ -33,6 +34,7 @@ _QUERY = {"decode": 1, "prefill": 2048}
 
 
 def tune_kernels(
+    context: typer.Context,
     target: Annotated[
         str | None, typer.Option(help="Compile for this device, e.g. sm_90, instead of timing.")
     ] = None,
@@ -73,6 +75,8 @@ def tune_kernels(
         if not 1 <= number <= _MOST:
             message = f"{option} {number}: must be from 1 to {_MOST}"
             raise UsageError(message)
+    if target is None:
+        refuse_given(context, ("processes",), "without --target: a device times one by one")
     if only_for and output is None:
         message = "--only-for says what --output writes, which is not given"
         raise UsageError(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fcntl
 import json
@@ -18,6 +17,7 @@ from hwtune.domain.plain_text import harmless
 from hwtune.domain.stats import finite_or_null
 from hwtune.domain.workload import DESIGN_SCHEMA_VERSION, Design, check_design
 from hwtune.io.typed import build
+from hwtune.io.whole_file import replacing
 
 DESIGN_FILE = "design.json"
 REQUESTS_FILE = "requests.jsonl"
@@ -177,15 +177,11 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ExternalFailureError: the disk or directory refuses.
     """
-    partial = path.with_name(path.name + ".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A server's message may hold half of a surrogate pair, which UTF-8 has no bytes for.
-        partial.write_text(harmless(text), encoding="utf-8", errors="backslashreplace")
-        partial.replace(path)
+        with replacing(path) as place:
+            # A server's message may hold half of a surrogate pair, which UTF-8 has no bytes for.
+            place.write_text(harmless(text), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise _unwritable(path, error) from None
 
 

@@ -31,8 +31,9 @@ def test_the_file_holds_the_rows_of_the_table(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
+    (tmp_path / "nowhere").touch()
     with pytest.raises(ExternalFailureError, match=r"nowhere/pages\.parquet: cannot be written"):
         invoke(*MATRIX, "--parquet", str(tmp_path / "nowhere" / "pages.parquet"))
 

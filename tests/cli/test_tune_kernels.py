@@ -31,6 +31,7 @@ def run(*arguments: str) -> Any:
         (("--target", "sm_90", "--shape", "24"), "--shape 24: expected"),
         (("--target", "sm_90", "--limit", "0"), "--limit 0: must be from 1"),
         (("--target", "sm_90", "--processes", "0"), "--processes 0: must be from 1"),
+        (("--processes", "3"), "--processes has no effect without --target"),
         (("--target", "sm_90", "--only-for", "page"), "--output writes, which is not given"),
     ],
     ids=str,
