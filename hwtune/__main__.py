@@ -1,5 +1,19 @@
-"""``python -m hwtune``: the same command line, for where scripts are not on the path."""
+"""The command line: ``hwtune`` and ``python -m hwtune``."""
 
-from hwtune.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Runs hwtune; Ctrl-C while it is being loaded ends it as later."""
+    try:
+        from hwtune.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("hwtune: interrupted\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -327,3 +327,12 @@ def test_an_exported_run_is_read_back_as_what_vllms_client_would_have_saved(
     assert "needs 6 prompts" not in named.stdout and "FAILED" not in named.stdout
     both = CliRunner().invoke(app, ["compare", str(run_dir), str(run_dir)])
     assert _status(both) == 3 and "name one" in str(both.exception)
+
+
+def test_a_key_that_would_end_a_header_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_OF_THE_TEST", "secret\n")
+    result = _serve(tmp_path / "run", FAST, "--api-key-env", "KEY_OF_THE_TEST")
+    assert _status(result) == 3
+    assert "holds a line end" in str(result.exception) and "secret" not in str(result.exception)

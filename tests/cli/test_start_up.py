@@ -148,3 +148,16 @@ def test_a_name_that_no_system_takes_is_bad_input(arguments: list[str], status: 
     assert done.returncode == status
     assert "File name too long" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_while_loading_is_no_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'hwtune.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from hwtune.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "hwtune: interrupted\n")

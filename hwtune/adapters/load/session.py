@@ -119,7 +119,11 @@ class Session:
         if not os.environ.get(name):
             message = f"--api-key-env {name}: the environment has no such variable, or it is empty"
             raise InputError(message)
-        return os.environ[name]
+        key = os.environ[name]
+        if not key.isprintable():
+            message = f"--api-key-env {name}: its value holds a line end or a control character"
+            raise InputError(message)
+        return key
 
     def _arms(self, ready_timeout_s: float) -> dict[Arm, ArmServer]:
         design = self.design
