@@ -22,3 +22,17 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON
     except RecursionError:
         message = "nested too deeply"
         raise NestingError(message) from None
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """The value, where only an object will do.
+
+    Raises:
+        ValueError: not JSON.
+        TypeError: JSON of another kind.
+    """
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        message = f"expected a JSON object, found {type(value).__name__}"
+        raise TypeError(message)
+    return value

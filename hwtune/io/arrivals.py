@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from hwtune.domain.errors import InputError
-from hwtune.domain.json_text import parse_json
+from hwtune.domain.json_text import parse_object
 from hwtune.domain.scheduler.workloads import WorkItem
 from hwtune.domain.units import LARGEST_SIZE
 
@@ -172,7 +172,7 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[WorkItem]:
         if not line.strip():
             continue
         try:
-            yield _checked(_json_arrival(parse_json(line)))
+            yield _checked(_json_arrival(parse_object(line)))
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise _bad_line(path, number, error) from None
 

@@ -20,10 +20,11 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: as writing does.
     """
-    if not _replaceable(path):
+    real = Path(os.path.realpath(path))
+    # What is a link even so leads to itself, and opening it says so.
+    if not _replaceable(path) or real.is_symlink():
         yield path
         return
-    real = path.resolve()
     real.parent.mkdir(parents=True, exist_ok=True)
     partial = real.with_name(f"{real.name}.{os.getpid()}.partial")
     try:

@@ -100,6 +100,10 @@ def test_only_the_first_requests_are_read(tmp_path: Path) -> None:
             "line 1: hash_ids",
         ),
         ("[" * 100_000 + "\n", "line 1"),
+        (
+            '{"timestamp": 1, "input_length": 1, "output_length": 1}\n"x"\n',
+            "line 2: expected a JSON",
+        ),
     ],
 )
 def test_damage_names_its_line(tmp_path: Path, text: str, says: str) -> None:

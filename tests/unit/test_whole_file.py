@@ -54,6 +54,13 @@ def test_what_fails_in_between_leaves_the_old_file(tmp_path: Path) -> None:
     assert names(tmp_path) == ["x"]
 
 
+def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for place in (tmp_path / "loop", tmp_path / "loop" / "below"):
+        with pytest.raises(ExternalFailureError, match="cannot write"):
+            write_text(place, "text")
+
+
 def test_a_directory_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(ExternalFailureError, match="Is a directory"):
