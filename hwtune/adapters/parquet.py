@@ -24,8 +24,9 @@ def write_parquet(records: Sequence[Mapping[str, Any]], path: Path) -> None:
         message = "--parquet needs pyarrow: pip install 'hwtune[report]'"
         raise MissingDependencyError(message) from None
     try:
-        with replacing(path) as place:
-            parquet.write_table(pa.Table.from_pylist(list(records)), place)
+        # An open file: a name such as s3:/x would be an address to pyarrow.
+        with replacing(path) as place, place.open("wb") as file:
+            parquet.write_table(pa.Table.from_pylist(list(records)), file)
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror or error}"
         raise ExternalFailureError(message) from None

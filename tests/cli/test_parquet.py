@@ -31,6 +31,15 @@ def test_the_file_holds_the_rows_of_the_table(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_name_that_looks_like_an_address_is_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    invoke(*MATRIX, "--parquet", "s3://bucket/pages.parquet")
+    assert (tmp_path / "s3:" / "bucket" / "pages.parquet").stat().st_size > 0
+
+
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "nowhere").touch()
