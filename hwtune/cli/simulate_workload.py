@@ -19,6 +19,7 @@ from hwtune.domain.scheduler.workloads import (
 from hwtune.domain.workload import DEFAULT_TIERS, parse_tier
 
 _PER_TIER = 24
+_MOST_REQUESTS = 1_000_000
 _LONGEST_MS = 1e9
 
 
@@ -83,6 +84,9 @@ def _check(options: WorkloadOptions) -> None:
         raise UsageError(message)
     if options.concurrency < 1 or (options.requests is not None and options.requests < 1):
         message = "--concurrency and --requests must be 1 or more"
+        raise UsageError(message)
+    if options.requests is not None and options.requests > _MOST_REQUESTS:
+        message = f"--requests {options.requests}: at most {_MOST_REQUESTS}"
         raise UsageError(message)
     paced = options.arrival != "closed" or options.concurrency != 1
     if paced and named and named != ["--tier"]:

@@ -27,6 +27,8 @@ Mode = Literal["concurrent servers", "restart per block", "given urls"]
 Api = Literal["completions", "chat"]
 Arrival = Literal["closed", "poisson", "constant", "trace"]
 TRACE_TIER: Final = "trace"
+_MOST_BLOCKS: Final = 10_000
+_MOST_PROMPTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,12 @@ def check_design(design: Design) -> None:
         raise UsageError(message)
     if min(design.warm_up, design.aa_pairs, design.settle_s) < 0:
         message = "--warm-up, --aa and --settle must be 0 or more"
+        raise UsageError(message)
+    if max(design.pairs, design.aa_pairs) > _MOST_BLOCKS or design.prompts_per_tier > _MOST_PROMPTS:
+        message = (
+            f"--blocks and --aa must be at most {_MOST_BLOCKS},"
+            f" --prompts-per-tier at most {_MOST_PROMPTS}"
+        )
         raise UsageError(message)
     if design.output_tokens < 2:
         message = f"--output-tokens {design.output_tokens}: TPOT needs at least 2"

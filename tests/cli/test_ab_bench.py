@@ -171,6 +171,8 @@ def test_a_server_that_dies_exits_6_says_what_is_missing_and_can_be_resumed(
         ([*URLS, "--margin", "nan"], 2, "--margin"),
         ([*URLS, "--aa", "5"], 2, "--aa 5: at least 6 or 0"),
         ([*URLS, "--aa", "-1"], 2, "--aa -1: at least 6 or 0"),
+        ([*URLS, "--aa", "99999999999999999999"], 2, "--aa must be at most 10000"),
+        ([*URLS, "--prompts-per-tier", str(10**9)], 2, "at most 1000000"),
         ([*URLS, "--tier", "4096-10000001"], 2, "at most 10000000 tokens"),
     ],
 )

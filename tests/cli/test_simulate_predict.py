@@ -184,6 +184,7 @@ def test_arrivals_by_the_clock_say_what_was_assumed(tmp_path: Path) -> None:
         ((*SERVER, "--arrival", "poisson:1", "--step-ms", "1e300"), 2, "from 0 to 1e+09"),
         ((*SERVER, "--sweep", ""), 2, "names no axis"),
         ((*SERVER, "--sweep", "page=832 page=896"), 2, "given twice"),
+        ((*SERVER, "--requests", str(10**9)), 2, "at most 1000000"),
         ((*SERVER, "--page", str(2**40)), 2, "must be from 1"),
         (("--batch", "-", "--tier", "1-2K"), 2, "leave out --tier"),
         (("--batch", "-", TINY), 2, "leave out '"),
