@@ -167,6 +167,29 @@ def check_design(design: Design) -> None:
     Raises:
         UsageError: says which option to change, and to what.
     """
+    _check_amounts(design)
+    _check_arrival(design)
+    if not design.tiers:
+        message = "--tier: at least one is needed"
+        raise UsageError(message)
+    for tier in design.tiers:
+        if not 0 < tier.least_tokens < tier.most_tokens:
+            message = f"--tier {tier.name}: the first number must be above 0 and below the second"
+            raise UsageError(message)
+        if tier.most_tokens - design.output_tokens <= tier.least_tokens // 2:
+            message = (
+                f"--tier {tier.name}: {design.output_tokens} output tokens leave no room for"
+                " a prompt of that tier; lower --output-tokens"
+            )
+            raise UsageError(message)
+    names = [tier.name for tier in design.tiers]
+    if len(set(names)) < len(names):
+        message = f"--tier given twice: {', '.join(names)}"
+        raise UsageError(message)
+    check_levels(design.margin, design.confidence)
+
+
+def _check_amounts(design: Design) -> None:
     if min(design.pairs, design.prompts_per_tier, design.concurrency) < 1:
         message = "--blocks, --prompts-per-tier and --concurrency must be 1 or more"
         raise UsageError(message)
@@ -189,25 +212,6 @@ def check_design(design: Design) -> None:
             f" {least // design.pairs} need at least {least}"
         )
         raise UsageError(message)
-    _check_arrival(design)
-    if not design.tiers:
-        message = "--tier: at least one is needed"
-        raise UsageError(message)
-    for tier in design.tiers:
-        if not 0 < tier.least_tokens < tier.most_tokens:
-            message = f"--tier {tier.name}: the first number must be above 0 and below the second"
-            raise UsageError(message)
-        if tier.most_tokens - design.output_tokens <= tier.least_tokens // 2:
-            message = (
-                f"--tier {tier.name}: {design.output_tokens} output tokens leave no room for"
-                " a prompt of that tier; lower --output-tokens"
-            )
-            raise UsageError(message)
-    names = [tier.name for tier in design.tiers]
-    if len(set(names)) < len(names):
-        message = f"--tier given twice: {', '.join(names)}"
-        raise UsageError(message)
-    check_levels(design.margin, design.confidence)
 
 
 def _check_arrival(design: Design) -> None:
