@@ -6,13 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from hwtune.cli.given import refuse_given
-
 ReportFormat = Literal["table", "json", "markdown"]
 
 
 def doctor(
-    context: typer.Context,
     profile: Annotated[
         str | None,
         typer.Option(help="Hardware profile to judge for [the one that fits the device]."),
@@ -28,8 +25,9 @@ def doctor(
         typer.Option("--deep", help="Also import torch and vLLM, each in a process of its own."),
     ] = False,
     form: Annotated[
-        ReportFormat, typer.Option("--format", help="markdown is meant for an issue.")
-    ] = "table",
+        ReportFormat | None,
+        typer.Option("--format", show_default="table", help="markdown is meant for an issue."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Look at accelerator, vLLM, plugins, leftovers and limits before a server starts.
@@ -38,19 +36,19 @@ def doctor(
 
     Exit status: 0 no problem found, 1 a problem found, 2 usage, 3 bad profile or Python.
     """
-    if as_json and form != "json":
-        refuse_given(context, ("form",), "beside --json")
-
     from hwtune.adapters.doctor.collect import collect
     from hwtune.domain.doctor.diagnose import diagnose
-    from hwtune.domain.errors import ANSWER_IS_NO
+    from hwtune.domain.errors import ANSWER_IS_NO, UsageError
     from hwtune.io.profiles import load_profile, profile_names
     from hwtune.report.doctor import doctor_to_json, doctor_to_markdown, doctor_to_text
 
+    if as_json and form not in (None, "json"):
+        message = f"--json and --format {form} do not go together"
+        raise UsageError(message)
     named = None if profile is None else load_profile(profile)
     packaged = [load_profile(name) for name in profile_names()]
     report = diagnose(collect(python=python, port=port, deep=deep), packaged, named)
     show = {"table": doctor_to_text, "json": doctor_to_json, "markdown": doctor_to_markdown}
-    typer.echo(show["json" if as_json else form](report))
+    typer.echo(show["json" if as_json else form or "table"](report))
     if not report.healthy:
         raise typer.Exit(ANSWER_IS_NO)

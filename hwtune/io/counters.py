@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
-from hwtune.domain.evidence import KernelCount
+from hwtune.domain.evidence import KernelCount, KernelOutcome
 from hwtune.io.shared_table import SharedTable, damaged, host, read_tables, text_of
 
 COUNTERS_DIRECTORY = "counters"
@@ -71,9 +71,16 @@ def _count(directory: Path, process: int, key: dict[str, Any], words: memoryview
             host=text_of(key, "host", ""),
             nonce=text_of(key, "nonce"),
             kernel=text_of(key, "kernel"),
-            outcome=text_of(key, "outcome"),
+            outcome=_outcome(text_of(key, "outcome")),
             reason=text_of(key, "reason"),
             calls=words[key["slot"]],
         )
     except (KeyError, TypeError, IndexError) as error:
         raise damaged(directory / f"{process}.jsonl", error) from None
+
+
+def _outcome(text: str) -> KernelOutcome:
+    if text not in get_args(KernelOutcome):
+        message = f"outcome {text[:40]!r} is none that is counted"
+        raise TypeError(message)
+    return cast(KernelOutcome, text)

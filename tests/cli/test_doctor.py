@@ -111,6 +111,7 @@ def test_an_unknown_profile_and_a_wrong_port() -> None:
     assert status == 3
     assert err.count("\n") == 1
     assert doctor("--port", "0")[0] == 2
+    assert "do not go together" in doctor("--json", "--format", "markdown")[2]
 
 
 @pytest.mark.parametrize("name", ["/nonexistent/python", "/", "no-such-python"])

@@ -83,8 +83,9 @@ def test_0_20_aligns_no_pages_on_the_cpu(model: ModelShape, block: int | None) -
 
 def test_0_20_starts_where_the_state_is_a_whole_number_of_blocks(model: ModelShape) -> None:
     whole = derive_page(model, dataclasses.replace(CPU, platform="cuda", version="0.20.2"))
-    tokens = whole.state_bytes // whole.attention_bytes_per_token
-    assert tokens * whole.attention_bytes_per_token == whole.state_bytes
+    assert whole.state_bytes is not None
+    tokens, rest = divmod(whole.state_bytes, whole.attention_bytes_per_token)
+    assert not rest
     page = derive_page(
         model, dataclasses.replace(CPU, version="0.20.2", block_size=tokens), alignment_tokens=16
     )
