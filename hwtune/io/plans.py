@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
-import typing
 from pathlib import Path
-from typing import Any
 
 from hwtune.domain.errors import InputError
 from hwtune.domain.json_text import parse_json
-from hwtune.domain.kernel import KernelConditions, KernelSpec, TunedFor
-from hwtune.domain.launch import PLAN_SCHEMA_VERSION, AddedFlag, Expectation, LaunchPlan
+from hwtune.domain.launch import PLAN_SCHEMA_VERSION, LaunchPlan
+from hwtune.io.typed import build
 
 PLAN_FILE = "plan.json"
 
@@ -53,63 +50,7 @@ def read_plan(path: Path) -> LaunchPlan:
         )
         raise InputError(message)
     try:
-        plan = _plan(data)
-        _check_types(plan)
-        _check_types(plan.expect)
-        for kernel in plan.kernels:
-            _check_types(kernel)
-            _check_types(kernel.when)
-            for special in kernel.tuned:
-                _check_types(special)
-        return plan
-    except (TypeError, KeyError, AttributeError) as error:
+        return build(LaunchPlan, data)
+    except TypeError as error:
         message = f"{path}: damaged launch plan: {error}"
         raise InputError(message) from None
-
-
-def _check_types(
-    record: LaunchPlan | Expectation | KernelSpec | KernelConditions | TunedFor,
-) -> None:
-    """Raises TypeError for a field whose value is not of its declared type."""
-    hints = typing.get_type_hints(type(record))
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if not isinstance(value, _runtime_types(hints[field.name])):
-            message = f"{field.name} is {value!r}"
-            raise TypeError(message)
-
-
-def _runtime_types(hint: Any) -> tuple[type, ...]:  # noqa: ANN401 - a type hint is any object
-    """What isinstance can check of a hint: unions taken apart, type arguments left out."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return tuple(kind for part in typing.get_args(hint) for kind in _runtime_types(part))
-    if origin is typing.Literal:
-        return (str,)
-    plain: type = origin or hint
-    return (float, int) if plain is float else (plain,)
-
-
-def _plan(data: dict[str, Any]) -> LaunchPlan:
-    expect = dict(data.pop("expect"))
-    expect["kernels"] = tuple(expect["kernels"])
-    return LaunchPlan(
-        kernels=tuple(_kernel(item) for item in data.pop("kernels")),
-        argv=tuple(data.pop("argv")),
-        added=tuple(AddedFlag(**item) for item in data.pop("added")),
-        notes=tuple(data.pop("notes")),
-        expect=Expectation(**expect),
-        **data,
-    )
-
-
-def _kernel(data: dict[str, Any]) -> KernelSpec:
-    conditions: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in data.pop("when").items()
-    }
-    tuned = tuple(
-        TunedFor(**item | {"head_sizes": tuple(item.get("head_sizes", ()))})
-        for item in data.pop("tuned", ())
-    )
-    return KernelSpec(when=KernelConditions(**conditions), tuned=tuned, **data)

@@ -43,6 +43,10 @@ def _value(kind: object, value: object, key: str) -> object:
         if not isinstance(value, list):
             raise _wrong(key, "a list", value)
         return tuple(_value(arguments[0], item, key) for item in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise _wrong(key, "an object", value)
+        return {name: _value(arguments[1], item, f"{key}.{name}") for name, item in value.items()}
     if origin is Literal:
         if (not isinstance(value, str) and type(value) is not int) or value not in arguments:
             raise _wrong(key, f"one of {', '.join(map(repr, arguments))}", value)

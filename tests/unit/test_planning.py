@@ -180,10 +180,22 @@ def test_a_plan_reads_back_as_it_was_written(tmp_path: Path, profile: str) -> No
     assert read_plan(write_plan(written, tmp_path)) == written
 
 
-def test_a_plan_with_a_value_of_the_wrong_type_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('"block_size": 832', '"block_size": "832"', "block_size: expected a whole number"),
+        ('"argv": [', '"argv": [7, ', "argv: expected str, not 7"),
+        ('"environment": {', '"environment": {"A": null, ', "environment.A: expected str"),
+        ('"arm": "candidate"', '"arm": "third"', "arm: expected one of"),
+    ],
+)
+def test_a_plan_with_a_value_of_the_wrong_type_is_named(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
     path = write_plan(plan(), tmp_path)
-    path.write_text(path.read_text().replace('"block_size": 832', '"block_size": "832"'))
-    with pytest.raises(InputError, match="damaged launch plan: block_size is '832'"):
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InputError, match=f"damaged launch plan: {complaint}"):
         read_plan(path)
 
 
