@@ -238,6 +238,8 @@ class FailureTracker:
             )
 
     def _add(self, text: str, place: Place, *, phase: Phase, wrapper: bool) -> None:
+        if phase == "shutdown" and MAIN_GAVE_UP.match(text):
+            phase = "start"  # no engine that ran says so: another start failed in the same log
         failure = Failure(text=text[:_MAX_TEXT], place=place, phase=phase, wrapper=wrapper)
         known = any(old.text == text and old.phase == phase for old in self.failures)
         if len(self.failures) < 100 and not known:

@@ -429,3 +429,15 @@ def test_where_it_was_raised_is_named_without_its_folder_on_any_system() -> None
         _evidence(*lines).value("first_error")
         == "AssertionError (raised at core.py, line 7, in run)"
     )
+
+
+def test_a_start_that_failed_is_no_way_of_stopping() -> None:
+    """Another run wrote into the same file, and nothing of it but its end is there."""
+    evidence = _evidence(
+        "(EngineCore pid=2) INFO 11-30 06:51:37 [core.py:1] init engine (profile, create kv cache, warmup model) took 9 s",
+        "(EngineCore pid=2) INFO 11-30 06:52:37 [core.py:2] Shutdown initiated (timeout=0)",
+        *_traceback("", "RuntimeError: Engine core initialization failed. See root cause above."),
+    )
+    cause = first_cause(evidence)
+    assert cause is not None
+    assert cause.phase == "start"
