@@ -20,6 +20,8 @@ WRAPPERS = (
     "The actor died unexpectedly before finishing this task",
     "The Inner error is reported as above",
 )
+RELAYED = re.compile(r"\[address=[^\]]{1,200}\] |Dummy run failed: ")
+"""What a launcher puts before the text of an exception that it passes on."""
 MAIN_GAVE_UP = re.compile(
     r"(?:\w+: )?(?:Engine core initialization failed|Engine process failed to start)"
 )

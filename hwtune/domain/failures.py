@@ -25,6 +25,7 @@ from hwtune.domain.failure_words import (
     MAIN_GAVE_UP,
     NOTEBOOK,
     RAW,
+    RELAYED,
     REQUEST_FILES,
     STOPPED,
     WRAPPERS,
@@ -219,7 +220,8 @@ class FailureTracker:
             return
         text = match["text"] or ""
         shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
-        self._add(shown, place, phase=opened.phase, wrapper=text.startswith(WRAPPERS))
+        reports = RELAYED.sub("", text).startswith(WRAPPERS)
+        self._add(shown, place, phase=opened.phase, wrapper=reports)
         begins = not text and line.message.rstrip().endswith(":")
         if begins or "validation error" in text:
             index = len(self.failures) - 1

@@ -441,3 +441,10 @@ def test_a_start_that_failed_is_no_way_of_stopping() -> None:
     cause = first_cause(evidence)
     assert cause is not None
     assert cause.phase == "start"
+
+
+def test_a_launchers_own_words_before_a_report_hide_nothing() -> None:
+    report = "RuntimeError: [address=0.0.0.0:36797, pid=6075] Engine core initialization failed. See root cause above."
+    cause = first_cause(_evidence(*_traceback("", report), *_traceback(ENGINE, "KeyError: 'w2'")))
+    assert cause is not None
+    assert cause.text == "KeyError: 'w2'"
