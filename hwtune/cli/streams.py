@@ -17,6 +17,16 @@ from hwtune.domain.plain_text import harmless
 class HarmlessStream(io.TextIOWrapper):
     """Writes control characters as escapes, and halves of characters, which have no encoding."""
 
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer,
+            encoding=stream.encoding,
+            errors="backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        self._stream = stream  # when nobody holds it, it closes what both write to
+
     def write(self, text: str) -> int:
         """Writes ``text``, made harmless; its length as it was given."""
         self.write_as_is(harmless(text))
@@ -45,12 +55,4 @@ def protect_streams() -> None:
 
 
 def _protected(stream: TextIO) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):
-        return stream
-    return HarmlessStream(
-        stream.buffer,
-        encoding=stream.encoding,
-        errors="backslashreplace",
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
+    return HarmlessStream(stream) if isinstance(stream, io.TextIOWrapper) else stream

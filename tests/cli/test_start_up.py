@@ -161,3 +161,11 @@ def test_an_interrupt_while_loading_is_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "hwtune: interrupted\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("arguments", "status"), [("profiles list", 0), ("profiles show x", 3)])
+def test_closed_streams_change_no_exit_status(closed: str, arguments: str, status: int) -> None:
+    command = f'"{sys.executable}" -m hwtune {arguments} {closed}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
