@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ settings.register_profile(
 )
 settings.register_profile("nightly", parent=settings.get_profile("default"), max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A shell's background job ignores Ctrl-C, and so would every command that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NEEDS = {"vllm": ("vllm", "make test"), "torch": ("torch", "make unit")}
 
