@@ -199,6 +199,6 @@ def _foreign(run: ServedRun) -> int | None:
 
 def _probe(plan: LaunchPlan) -> WorkItem:
     from hwtune.adapters.vllm.probe import probe_tokens
-    from hwtune.domain.planning import PROBE_OUTPUT_TOKENS
+    from hwtune.domain.planning_kernels import PROBE_OUTPUT_TOKENS
 
     return WorkItem(id="probe", prompt_tokens=probe_tokens(plan), output_tokens=PROBE_OUTPUT_TOKENS)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InfeasibleError, InputError, UsageError
 from hwtune.domain.hardware import HardwareProfile
-from hwtune.domain.kernel import KernelSpec, LayerTraits, static_refusal
 from hwtune.domain.launch import (
     AddedFlag,
     Arm,
@@ -22,6 +21,7 @@ from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, derive_page
 from hwtune.domain.page_options import default_page, profile_deployment
 from hwtune.domain.planning_ascend import AscendAdditions, ascend_additions
+from hwtune.domain.planning_kernels import usable_kernels
 from hwtune.domain.vllm_flags import deployment_from_flags
 
 CUSTOM_BACKEND = "CUSTOM"
@@ -29,11 +29,6 @@ CUSTOM_BACKEND = "CUSTOM"
 
 _UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
 """Flags that move the server to where hwtune, which speaks plain HTTP to a port, cannot watch it."""
-PROBE_OUTPUT_TOKENS = 4
-"""Tokens that the start-up probe asks for: each but the first is a call of a decode kernel."""
-
-_DTYPES = {"half": "float16", "float": "float32"}
-"""vLLM's other names of dtypes (config/model.py)."""
 
 _GRANULARITY_SINCE = (0, 20)
 """From 0.20 --block-size is the granularity the page is rounded to; before, it is the page."""
@@ -106,7 +101,7 @@ def plan_launch(
         _refuse_mla(request)
     added = _added_flags(request, deployment, candidate)
     page = _derive(request, deployment, added, candidate)
-    kernels, notes = _usable_kernels(request, deployment, page, available)
+    kernels, notes = usable_kernels(request.profile, request.shape, deployment, page, available)
     if request.checked_rate and not kernels:
         _refuse_checked(request.profile, notes)
     ascend = _ascend(request, install, page) if on_ascend else _NOT_ASCEND
@@ -294,67 +289,6 @@ def version_tuple(version: str) -> tuple[int, int]:
     except (ValueError, IndexError):
         message = f"vLLM version {version!r} is not of the form major.minor.patch"
         raise InputError(message) from None
-
-
-def _usable_kernels(
-    request: ServerRequest,
-    deployment: Deployment,
-    page: PageDerivation,
-    available: Callable[[str], bool],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the kernels that must be hit, and a note for each that cannot be."""
-    usable, notes = [], []
-    layer = layer_traits(request.shape, deployment, page)
-    for spec in request.profile.kernels:
-        reason = _never(spec, layer, available) or _never_called(spec, request, deployment)
-        if reason is None:
-            usable.append(spec.name)
-        else:
-            notes.append(f"kernel {spec.name} will not run: {reason}")
-    return tuple(usable), tuple(notes)
-
-
-def _never(spec: KernelSpec, layer: LayerTraits, available: Callable[[str], bool]) -> str | None:
-    if not available(spec.implementation):
-        if ":" in spec.implementation:
-            return f"{spec.implementation} cannot be imported (install it, or set PYTHONPATH)"
-        return f"implementation {spec.implementation} is not part of this hwtune"
-    package = spec.provider.partition(":")[0].partition(".")[0]
-    if package and not available(f"{package}:"):
-        return f"its provider {spec.provider} cannot be imported (install {package})"
-    return static_refusal(spec.when, layer)
-
-
-def _never_called(spec: KernelSpec, request: ServerRequest, deployment: Deployment) -> str | None:
-    """Why no request of this deployment can have the shape that the kernel takes."""
-    longest = deployment.max_model_len or request.shape.max_model_len
-    needed = max(spec.when.min_context_len, spec.when.min_query_len)
-    if longest is not None and longest < needed + PROBE_OUTPUT_TOKENS:
-        return (
-            f"it takes {needed} tokens or more, the longest sequence has {longest}, answer included"
-        )
-    budget = deployment.max_num_batched_tokens
-    if budget is not None and budget < spec.when.min_query_len:
-        return (
-            f"it takes {spec.when.min_query_len} query tokens or more, "
-            f"--max-num-batched-tokens allows {budget}"
-        )
-    return None
-
-
-def layer_traits(shape: ModelShape, deployment: Deployment, page: PageDerivation) -> LayerTraits:
-    """The full-attention layers as one rank will build them."""
-    ranks = deployment.tensor_parallel_size
-    attention = shape.attention
-    dtype = shape.dtype if deployment.dtype == "auto" else deployment.dtype
-    return LayerTraits(
-        num_heads=attention.num_heads // ranks,
-        num_kv_heads=max(1, attention.num_kv_heads // ranks),
-        head_size=attention.head_size,
-        dtype=_DTYPES.get(dtype, dtype),
-        kv_cache_dtype=deployment.kv_cache_dtype,
-        block_size=page.block_size_tokens,
-    )
 
 
 def _argv(

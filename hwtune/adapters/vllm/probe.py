@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from hwtune.adapters.vllm.server import RunningServer, ask
 from hwtune.domain.kernel import KernelSpec
 from hwtune.domain.launch import LaunchPlan
-from hwtune.domain.planning import PROBE_OUTPUT_TOKENS, flag_value
+from hwtune.domain.planning import flag_value
+from hwtune.domain.planning_kernels import PROBE_OUTPUT_TOKENS
 
 PROBE_TIMEOUT_S = 600.0
 SHORTEST_PROBE_TOKENS = 32

@@ -17,7 +17,7 @@ from hwtune.domain.launch import Arm
 from hwtune.domain.model import ModelShape
 from hwtune.domain.page import PageDerivation, page_options
 from hwtune.domain.page_rules_versions import parse_version
-from hwtune.domain.planning import layer_traits
+from hwtune.domain.planning_kernels import layer_traits
 from hwtune.domain.scheduler.ascend_calls import AscendDevice, AscendLayer, AscendRunner
 from hwtune.domain.scheduler.attention_work import LayerCost
 from hwtune.domain.scheduler.classify import RunnerOptions
