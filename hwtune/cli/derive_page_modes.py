@@ -13,7 +13,7 @@ from hwtune.domain.batch import batch_record, error_record, located
 from hwtune.domain.deployment import Deployment
 from hwtune.domain.errors import InputError, UsageError
 from hwtune.domain.hardware import HardwareProfile
-from hwtune.domain.inverse import explain_observed
+from hwtune.domain.inverse import MAX_CHANGES, explain_observed
 from hwtune.domain.lints import lint_page
 from hwtune.domain.matrix import derive_matrix, parse_axes
 from hwtune.domain.model import ModelShape, StateRequest
@@ -192,6 +192,10 @@ def observed_answer(request: Request, observed: int, padding: float | None) -> t
         models += [(name, shape) for name, shape in known_sizes() if not _same_size(shape, model)]
     alignment = request.profile.default_alignment_tokens
     found = explain_observed(models, request.deployment, alignment, observed, padding)
+    if not found and padding is not None:
+        found = explain_observed(
+            models[:1], request.deployment, alignment, observed, padding, MAX_CHANGES + 1
+        )
     shown = f"{observed}" if padding is None else f"{observed} with {padding} % padding"
     if not found and request.format is Format.TABLE:
         return f"Nothing near this deployment prints a page of {shown}.", False

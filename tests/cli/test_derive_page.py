@@ -148,6 +148,14 @@ def test_observed_finds_another_model_size() -> None:
     assert "Qwen3.5-0.8B/2B" in output.splitlines()[3]
 
 
+def test_observed_with_its_padding_is_worth_a_third_change() -> None:
+    """A bf16 state, seven draft tokens, and int8 keys and values."""
+    status, output = run(TINY, "--observed", "832", "--padding", "1.84", *VERSION)
+    assert status == 0
+    for change in ("draft tokens 7", "int8_per_token_head", "--mamba-ssm-cache-dtype bfloat16"):
+        assert change in output
+
+
 def test_observed_without_an_explanation_answers_no() -> None:
     status, output = run(TINY, "--observed", "785", *VERSION)
     assert (status, "prints a page of 785" in output) == (1, True)
