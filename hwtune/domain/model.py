@@ -149,8 +149,9 @@ class ModelShape:
     """First vLLM release with the architecture."""
     last_version: Version | None = None
     """Last vLLM release with the architecture; None: still there."""
-    successor: Literal["refused", "transformers"] = "refused"
-    """What later releases do with a removed architecture."""
+    transformers_since: Version | None = None
+    """First release that runs a removed architecture on the Transformers backend; those between,
+    and without one all later ones, refuse it."""
     pipeline_refusal: str | None = None
     """vLLM's message when the model is asked for pipeline parallelism."""
     mtp_layers: int = 0

@@ -29,7 +29,7 @@ from hwtune.domain.page_rules_plain import is_hybrid, plain_page
 from hwtune.domain.page_rules_platform import platform_page, untouched_page
 from hwtune.domain.page_rules_state import state_bytes
 from hwtune.domain.page_rules_versions import (
-    ALIGNED_SIZE_CHECK,
+    CPU_MLA_WITHOUT_CACHING,
     RULE_IN_PLATFORM,
     Rule,
     select_rule,
@@ -103,7 +103,7 @@ def _as_known_to(model: ModelShape, rule: Rule, trace: Trace) -> ModelShape:
     if model.last_version is None or rule.version <= model.last_version:
         return model
     last = version_text(model.last_version)
-    if model.successor == "refused":
+    if model.transformers_since is None or rule.version < model.transformers_since:
         message = (
             f"Model architecture {model.architecture} was supported in vLLM until v{last}, and is "
             "not supported anymore. Please use an older version of vLLM if you want to use this "
@@ -138,7 +138,7 @@ def _hybrid(
     mode = resolve_mode(model, recurrent, deployment, rule, trace)
     longest = deployment.max_model_len or model.max_model_len
     check_mamba_block_size(deployment, mode, longest, rule)
-    check_replayssm(model, recurrent, deployment, mode)
+    check_replayssm(model, recurrent, deployment, mode, rule)
     if _cpu_mla(model, deployment, rule) and mode.enable_prefix_caching:
         refuse_mamba_block_size()
     state, tensors = state_bytes(model, recurrent, deployment, rule, trace)
@@ -160,7 +160,7 @@ def _hybrid(
 
 
 def _cpu_mla(model: ModelShape, deployment: Deployment, rule: Rule) -> bool:
-    known = ALIGNED_SIZE_CHECK.holds(rule.version)
+    known = CPU_MLA_WITHOUT_CACHING.holds(rule.version)
     return known and deployment.platform == "cpu" and model.attention.is_mla
 
 

@@ -14,6 +14,7 @@ from hwtune.domain.page_rules_versions import (
     RULE_IN_PLATFORM,
     TURBOQUANT_REFUSED,
     Rule,
+    Version,
 )
 from hwtune.domain.page_steps import EngineRefusalError, Trace
 from hwtune.domain.units import ceil_div
@@ -40,6 +41,12 @@ _PACKED = (
     "nvfp4_4over6",
     "ultraquant_4bit",
 )
+_LATER: tuple[tuple[tuple[str, ...], Version], ...] = (
+    (("int8_per_token_head", "fp8_per_token_head", "nvfp4"), (0, 19, 0)),
+    (("int4_per_token_head", "nvfp4_4over6"), (0, 24, 0)),
+    (("nvfp4_ds_mla", "ultraquant_4bit"), (0, 29, 0)),
+)
+"""(KV-cache dtypes, first release that may have them): 0.18.1, 0.23.0 and 0.28.0 do not."""
 KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", *_ONE_BYTE, *_PACKED, *_TURBOQUANT_BITS)
 """What --kv-cache-dtype takes (config/cache.py CacheDType)."""
 _SOURCE = "v1/kv_cache_interface.py FullAttentionSpec.page_size_bytes"
@@ -79,11 +86,19 @@ def kv_dtype(model: ModelShape, deployment: Deployment, rule: Rule) -> str:
     if wanted not in KV_CACHE_DTYPES:
         message = f"--kv-cache-dtype {wanted}: expected one of {', '.join(KV_CACHE_DTYPES)}"
         raise InputError(message)
+    _check_release(wanted, rule)
     if wanted == "auto":
         declared = model.checkpoint_kv
         known = declared is not None and _known_to_rule(declared, model, deployment, rule)
         return declared.dtype if declared and known else model_dtype(model, deployment)
     return wanted
+
+
+def _check_release(wanted: str, rule: Rule) -> None:
+    since = next((since for names, since in _LATER if wanted in names), None)
+    if since is not None and rule.version < since:
+        message = f"cache_dtype: {rule.name} does not have {wanted} yet"
+        raise EngineRefusalError(message, error_class="ValidationError")
 
 
 def _known_to_rule(

@@ -16,6 +16,8 @@ from hwtune.domain.page_rules_versions import (
     MAMBA_CACHE_MODE,
     PREFIX_CACHING_DEFAULT_ON,
     PREFIX_CACHING_FORCED_OFF,
+    REPLAYSSM,
+    REPLAYSSM_WITH_DRAFTS,
     Rule,
 )
 from hwtune.domain.page_steps import EngineRefusalError, Trace
@@ -102,7 +104,11 @@ def _named_mode(recurrent: RecurrentShape, deployment: Deployment, rule: Rule, t
 
 
 def check_replayssm(
-    model: ModelShape, recurrent: RecurrentShape, deployment: Deployment, mode: CacheMode
+    model: ModelShape,
+    recurrent: RecurrentShape,
+    deployment: Deployment,
+    mode: CacheMode,
+    rule: Rule,
 ) -> None:
     """Raises EngineRefusalError where vLLM refuses --use-replayssm.
 
@@ -110,23 +116,42 @@ def check_replayssm(
     """
     if not deployment.use_replayssm:
         return
-    drafts, refusal = deployment.num_speculative_tokens, None
+    if not REPLAYSSM.holds(rule.version):
+        message = f"--use-replayssm: {rule.name} does not have it yet (0.27 does)"
+        raise InputError(message)
     if not recurrent.supports_replayssm:
         refusal = f"--use-replayssm is not supported for architecture {model.architecture!r}"
-    elif drafts and recurrent.kind == "kda":
+        raise EngineRefusalError(refusal, error_class="ValidationError")
+    if mode.mode == "all":
+        refusal = (
+            "--use-replayssm supports prefix caching only in align mode; pass --mamba-cache-mode "
+            "align"
+        )
+        raise EngineRefusalError(refusal, error_class="ValidationError")
+    if deployment.num_speculative_tokens:
+        _refuse_drafts(recurrent, deployment, mode, rule)
+
+
+def _refuse_drafts(
+    recurrent: RecurrentShape, deployment: Deployment, mode: CacheMode, rule: Rule
+) -> None:
+    """Raises what ReplaySSM and draft tokens together give."""
+    queries = 1 + deployment.num_speculative_tokens
+    if not REPLAYSSM_WITH_DRAFTS.holds(rule.version):
+        refusal = "--use-replayssm does not support speculative decoding"
+    elif recurrent.kind == "kda":
         message = "--use-replayssm beside draft tokens on KDA layers (RecoverSSM) is not modelled"
         raise InfeasibleError(message)
-    elif drafts and mode.mode != "none":
+    elif mode.mode != "none":
         refusal = "FlashInfer ReplaySSM speculative decoding requires --mamba-cache-mode none"
-    elif drafts and deployment.replayssm_buffer_len <= drafts:
+    elif deployment.replayssm_buffer_len < queries:
         refusal = (
             "FlashInfer ReplaySSM speculative decoding requires --replayssm-buffer-len >= 1 + "
-            f"num_speculative_tokens ({1 + drafts}); got {deployment.replayssm_buffer_len}"
+            f"num_speculative_tokens ({queries}); got {deployment.replayssm_buffer_len}"
         )
-    elif drafts:
+    else:
         refusal = "Mamba2 ReplaySSM speculative decoding requires --mamba-backend flashinfer"
-    if refusal:
-        raise EngineRefusalError(refusal, error_class="ValidationError")
+    raise EngineRefusalError(refusal, error_class="ValidationError")
 
 
 def check_mamba_block_size(

@@ -49,7 +49,7 @@ def platform_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
     if inputs.deployment.kv_cache_dtype_skip_layers and inputs.deployment.platform != "cpu":
         outcome = align_skip_layers(inputs, outcome, trace)
     _check(inputs, start, outcome.block_size)
-    if inputs.deployment.platform == "xpu" and inputs.recurrent.kind == "gdn":
+    if _has_xpu_gdn(inputs):
         outcome = _xpu_gdn(inputs, outcome, trace)
     return outcome
 
@@ -57,7 +57,8 @@ def platform_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
 def untouched_page(inputs: RuleInputs, trace: Trace) -> PageOutcome:
     """A model without an attention backend: the rule returns before it changes anything."""
     trace.note("no attention backend: vLLM leaves the block size alone")
-    return _untouched(inputs, inputs.deployment.block_size or DEFAULT_BLOCK_SIZE)
+    outcome = _untouched(inputs, inputs.deployment.block_size or DEFAULT_BLOCK_SIZE)
+    return _xpu_gdn(inputs, outcome, trace) if _has_xpu_gdn(inputs) else outcome
 
 
 def _without_rule(inputs: RuleInputs, start: int, trace: Trace) -> PageOutcome:
@@ -88,7 +89,7 @@ def _untouched(inputs: RuleInputs, block: int) -> PageOutcome:
         block_size=block,
         alignment_tokens=block,
         mamba_block_size=inputs.deployment.mamba_block_size
-        or resolved_mamba_block(inputs, block, None),
+        or (block if inputs.mode.enable_prefix_caching else inputs.max_model_len),
         rule_ran=False,
     )
 
@@ -178,6 +179,10 @@ def _check(inputs: RuleInputs, start: int, block: int) -> None:
             f"{', '.join(rejecting)}."
         )
         raise EngineRefusalError(message, error_class="ValueError")
+
+
+def _has_xpu_gdn(inputs: RuleInputs) -> bool:
+    return inputs.deployment.platform == "xpu" and inputs.recurrent.kind == "gdn"
 
 
 def _xpu_gdn(inputs: RuleInputs, outcome: PageOutcome, trace: Trace) -> PageOutcome:

@@ -76,6 +76,13 @@ CPU_BLOCK_WRITTEN_BACK = Feature(
 SKIP_LAYER_PHASE = Feature(
     since=(0, 25, 0), source="platforms/interface.py Platform._align_heterogeneous_kv_block_size"
 )
+CPU_MLA_WITHOUT_CACHING = Feature(
+    since=(0, 28, 0), source="platforms/cpu.py CpuPlatform.check_and_update_config"
+)
+"""Read in 0.23.0 (not yet) and in 0.28.0."""
+REPLAYSSM = Feature(since=(0, 27, 0), source="config/cache.py CacheConfig")
+REPLAYSSM_WITH_DRAFTS = Feature(since=(0, 29, 0), source="config/vllm.py VllmConfig")
+"""Read in 0.28.0 (not yet) and in 0.32.0."""
 BACKEND_PACKS = Feature(since=(0, 28, 0), source="AttentionBackend.customize_spec")
 MLA_ALIGNMENT_128 = Feature(since=(0, 27, 0), source=_PLATFORM)
 KDA_DTYPE_CHECK = Feature(

@@ -137,7 +137,7 @@ def _shape(
         quantised=quantised_dtypes(reader, architecture) if family else None,
         first_version=info.first,
         last_version=info.last,
-        successor=info.successor,
+        transformers_since=info.transformers_since,
         pipeline_refusal=info.pipeline_refusal,
         mtp_layers=reader.optional("draft layers", *mtp, minimum=0) or 0,
         num_hidden_layers=reader.optional("number of layers", "num_hidden_layers", "n_layer"),

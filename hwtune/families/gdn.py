@@ -40,6 +40,10 @@ ARCHITECTURES = {
 }
 _OWN_SSM_DTYPE = ("Qwen3_5", "Qwen4Exp", "ColQwen3_5")
 """Prefixes of the classes for which vLLM has a hook that reads mamba_ssm_dtype (MODELS_CONFIG_MAP)."""
+_TEXT_ONLY_FORGOTTEN: Version = (0, 20, 0)
+_TEXT_ONLY_HOOK: Version = (0, 24, 0)
+"""Between these two the hook takes Qwen3.5 with its vision part only: 0.23.0 runs the text-only class
+without it, 0.28.0 with it, and 0.18.1 cannot load it at all."""
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _NO_SPECULATION_BEFORE: Version = (0, 10, 2)
 _KINDS = "layer_types"
@@ -125,7 +129,10 @@ def _ssm_dtype(reader: ConfigReader, architecture: str) -> tuple[tuple[Version, 
     if not architecture.startswith(_OWN_SSM_DTYPE):
         return ()
     dtype = reader.word("mamba_ssm_dtype", _DTYPES)
-    return (((0, 0, 0), None if dtype == "auto" else dtype),)
+    own = None if dtype == "auto" else dtype
+    if architecture.startswith("Qwen3_5") and architecture.endswith("ForCausalLM"):
+        return (((0, 0, 0), own), (_TEXT_ONLY_FORGOTTEN, None), (_TEXT_ONLY_HOOK, own))
+    return (((0, 0, 0), own),)
 
 
 def _with_ple(

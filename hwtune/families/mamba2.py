@@ -23,11 +23,14 @@ ARCHITECTURES = {
     "GraniteMoeHybridForCausalLM": ArchitectureInfo(),
     "FalconH1ForCausalLM": ArchitectureInfo(),
     "Zamba2ForCausalLM": ArchitectureInfo(pipeline_refusal=NO_PIPELINE),
-    "BambaForCausalLM": ArchitectureInfo(last=(0, 23, 0), successor="transformers"),
+    "BambaForCausalLM": ArchitectureInfo(last=(0, 23, 0), transformers_since=(0, 29, 0)),
     "Plamo2ForCausalLM": ArchitectureInfo(last=(0, 26, 0)),
 }
 UNIDENTIFIABLE = ("FalconH1", "Zamba2")
-_NO_SPECULATION_BEFORE: Version = (0, 17, 0)
+_NEMOTRON_SPECULATION: Version = (0, 17, 0)
+_SPECULATION: Version = (0, 29, 0)
+"""First releases that keep room for draft tokens: Nemotron-H, and the others (0.28 does not, 0.32
+does)."""
 _NO_ALL_MODE = ("Plamo2",)
 _OWN_SSM_DTYPE = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "NemotronH_Nano_VL_V2")
 """The classes for which vLLM has a hook that reads mamba_ssm_cache_dtype (MODELS_CONFIG_MAP)."""
@@ -45,11 +48,13 @@ class Mamba2Shape:
     head_dim: int
     state: int
     kernel: int
+    speculation: Version
+    """First release whose class keeps a row per draft token."""
 
     def tensors(self, request: StateRequest) -> tuple[StateTensor, ...]:
         """Conv and SSM state of one layer on one rank, and ReplaySSM's rings when asked for."""
         ranks = request.tensor_parallel_size
-        drafts = request.num_speculative_tokens if request.version >= _NO_SPECULATION_BEFORE else 0
+        drafts = request.num_speculative_tokens if request.version >= self.speculation else 0
         groups = self.groups if self.groups % ranks == 0 else ranks
         width = self.intermediate + 2 * groups * self.state
         conv = StateTensor(
@@ -111,6 +116,7 @@ def _nemotron(reader: ConfigReader) -> Mamba2Shape:
         head_dim=size,
         state=reader.integer("Mamba state", "ssm_state_size"),
         kernel=reader.integer("Mamba conv kernel", "conv_kernel"),
+        speculation=_NEMOTRON_SPECULATION,
     )
 
 
@@ -125,6 +131,7 @@ def _granite(reader: ConfigReader, architecture: str) -> Mamba2Shape:
         head_dim=size or reader.integer("Mamba head dim", "mamba_d_head"),
         state=reader.integer("Mamba state", "mamba_d_state"),
         kernel=reader.integer("Mamba conv kernel", "mamba_d_conv"),
+        speculation=_SPECULATION,
     )
 
 
@@ -151,6 +158,7 @@ def _zamba(reader: ConfigReader) -> Mamba2Shape:
         head_dim=reader.integer("Mamba head dim", "mamba_headdim"),
         state=reader.integer("Mamba state", "mamba_d_state"),
         kernel=reader.integer("Mamba conv kernel", "mamba_d_conv"),
+        speculation=_SPECULATION,
     )
 
 
@@ -164,6 +172,7 @@ def _plamo(reader: ConfigReader) -> Mamba2Shape:
         head_dim=size,
         state=reader.integer("Mamba state", "mamba_d_state"),
         kernel=reader.integer("Mamba conv kernel", "mamba_d_conv"),
+        speculation=_SPECULATION,
     )
 
 

@@ -38,7 +38,7 @@ class ArchitectureInfo:
 
     first: Version | None = None
     last: Version | None = None
-    successor: Literal["refused", "transformers"] = "refused"
+    transformers_since: Version | None = None
     pipeline_refusal: str | None = None
 
 

@@ -26,8 +26,7 @@ def known_sizes() -> tuple[tuple[str, ModelShape], ...]:
 
 
 def _config(heads: int, kv_heads: int, key_heads: int, value_heads: int) -> dict[str, Any]:
-    return {
-        "architectures": ["Qwen3_5ForCausalLM"],
+    text = {
         "dtype": "bfloat16",
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
@@ -40,3 +39,4 @@ def _config(heads: int, kv_heads: int, key_heads: int, value_heads: int) -> dict
         "mamba_ssm_dtype": "float32",
         "max_position_embeddings": 262144,
     }
+    return {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text}

@@ -103,6 +103,35 @@ def test_only_classes_with_a_hook_honour_the_configs_state_dtype(
     assert page(QWEN_27B | {"architectures": [architecture]}) == expected
 
 
+def test_the_hook_took_text_only_qwen_later_than_its_wrapper() -> None:
+    text_only = QWEN_27B["text_config"] | {"architectures": ["Qwen3_5ForCausalLM"]}
+    assert (page(text_only, version="0.23.0"), page(QWEN_27B, version="0.23.0")) == (400, 784)
+    assert page(text_only, version="0.28.0") == 784
+
+
+def test_room_for_draft_tokens_came_to_nemotron_first() -> None:
+    def states(config: dict[str, Any], version: str) -> tuple[int | None, int | None]:
+        shape, knobs = model(config), {"version": version, "mamba_ssm_cache_dtype": "float32"}
+        return tuple(  # type: ignore[return-value]
+            derive_page(shape, Deployment(num_speculative_tokens=n, **knobs)).state_bytes  # type: ignore[arg-type]
+            for n in (0, 2)
+        )
+
+    granite = NEMOTRON | {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "mamba_expand": 2,
+        "mamba_n_heads": 128,
+        "mamba_d_head": 64,
+        "mamba_n_groups": 8,
+        "mamba_d_state": 128,
+        "mamba_d_conv": 4,
+    }
+    nemotron = states(NEMOTRON, "0.28.0")
+    assert nemotron[0] != nemotron[1]
+    before, after = states(granite, "0.28.0"), states(granite, "0.32.0")
+    assert before[0] == before[1] == after[0] != after[1]
+
+
 def test_nemotrons_float32_state_is_that_of_the_classes_with_a_hook() -> None:
     omni = {"architectures": ["NemotronH_Nano_Omni_Reasoning_V3"], "text_config": NEMOTRON}
     wrapped = {"architectures": ["NemotronH_Nano_VL_V2"], "text_config": NEMOTRON}
