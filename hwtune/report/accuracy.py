@@ -10,7 +10,7 @@ from hwtune.domain.logprobs import DECIDED_LEAD, STRAY_ERROR
 from hwtune.domain.plain_text import one_line
 from hwtune.domain.stats import finite_or_null
 from hwtune.report.bench import GATE_MARKS
-from hwtune.report.tables import Column, Format, Table, columns, render
+from hwtune.report.tables import Column, Format, Table, columns, markdown_text, render
 
 _AGREEMENT = columns(
     "part=path",
@@ -44,13 +44,13 @@ def to_text(report: AccuracyReport, kind: Format) -> str:
     agreements = _agreement_table(report)
     if kind is Format.CSV:
         return render(agreements, kind) + "\n"
-    bullet = "- " if kind is Format.MARKDOWN else "  "
+    bullet, plain = ("- ", markdown_text) if kind is Format.MARKDOWN else ("  ", one_line)
     blocks = [
-        one_line(f"Accuracy: candidate against baseline · {report.model}"),
+        plain(f"Accuracy: candidate against baseline · {report.model}"),
         render(agreements, kind),
         render(_task_table(report), kind),
-        "\n".join(bullet + one_line(line) for line in _lines(report)),
-        one_line(f"{report.verdict}: {report.reason}"),
+        "\n".join(bullet + plain(line) for line in _lines(report)),
+        plain(f"{report.verdict}: {report.reason}"),
     ]
     return "\n\n".join(blocks) + "\n"
 

@@ -12,6 +12,7 @@ from hwtune.domain.bench import Comparison, Gate, MetricResult, TierResult
 from hwtune.domain.bench_metrics import LATENCIES
 from hwtune.domain.plain_text import one_line
 from hwtune.domain.stats import finite_or_null
+from hwtune.report.tables import markdown_row, markdown_text
 
 _HEADER = ("metric", "unit", "baseline", "candidate", "change", "interval", "verdict")
 _STATISTICS = ("p50", "p90", "p95", "p99")
@@ -151,18 +152,14 @@ def to_markdown(comparison: Comparison) -> str:
     lines += [f"- {name}: {value}" for name, value in comparison.conditions.items()]
     lines += [f"- {_conditions(comparison)[1]}", *(f"- {note}" for note in comparison.notes)]
     for tier in comparison.tiers:
-        lines += ["", f"## {_tier_title(tier, comparison.unit)}", "", _markdown_row(_HEADER)]
-        lines.append(_markdown_row(["---"] * len(_HEADER)))
-        lines += [_markdown_row(_cells(result)) for result in tier.metrics]
+        lines += ["", f"## {_tier_title(tier, comparison.unit)}", "", markdown_row(_HEADER)]
+        lines.append(markdown_row(["---"] * len(_HEADER)))
+        lines += [markdown_row(_cells(result)) for result in tier.metrics]
         lines += ["", *(f"- {note}" for note in _below(tier))]
     lines += ["", "## Gates", ""]
     lines += [f"- {line.strip()}" for line in _gate_lines(comparison) if line.startswith(" ")]
     lines += ["", "## Warm-up (excluded)", "", *(f"- {line}" for line in comparison.warm_up)]
-    return "\n".join(map(one_line, lines)) + "\n"
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "\n".join(map(markdown_text, lines)) + "\n"
 
 
 def to_rows(comparison: Comparison) -> list[dict[str, str | float | int | None]]:

@@ -10,6 +10,7 @@ from typing import Any
 from hwtune.domain.doctor.diagnose import STATUSES
 from hwtune.domain.doctor.records import DoctorReport, Finding, Line
 from hwtune.domain.plain_text import one_line
+from hwtune.report.tables import markdown_cell, markdown_row
 
 SCHEMA_VERSION = 1
 
@@ -68,7 +69,7 @@ def doctor_to_markdown(report: DoctorReport) -> str:
     """For an issue: what is not in order first, then the rest folded away."""
     loud = [f for status in STATUSES[:-1] for f in report.findings if f.status == status]
     quiet = [finding for finding in report.findings if finding.status == "ok"]
-    lines = [f"**hwtune doctor: {_cell(report.summary)}**", ""]
+    lines = [f"**hwtune doctor: {markdown_cell(report.summary)}**", ""]
     if report.profile:
         lines += [f"Profile: `{report.profile}`", ""]
     lines += [*_table(loud), ""] if loud else []
@@ -81,12 +82,8 @@ def _table(findings: list[Finding]) -> list[str]:
     for finding in findings:
         evidence = "; ".join(_where(line) for line in finding.evidence[:_EVIDENCE_LINES])
         cells = (finding.status, finding.text, evidence, finding.advice)
-        rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        rows.append(markdown_row(cells))
     return rows
-
-
-def _cell(text: str) -> str:
-    return one_line(text.replace("\n", " ")).replace("|", "\\|").replace("<", "&lt;")
 
 
 def doctor_to_json(report: DoctorReport) -> str:

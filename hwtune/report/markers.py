@@ -10,6 +10,7 @@ from hwtune.domain.check_rules import show_value
 from hwtune.domain.evidence import Evidence, Place
 from hwtune.domain.plain_text import one_line
 from hwtune.io.marker_reports import report_to_json
+from hwtune.report.tables import markdown_cell, markdown_row
 
 __all__ = ["report_to_json", "report_to_markdown", "report_to_text"]
 
@@ -107,23 +108,26 @@ def _at(place: Place) -> str:
 
 def report_to_markdown(report: MarkerReport, evidence: Evidence) -> str:
     """For a pull request."""
-    lines = [f"**{_cell(report.summary)}**", "", "| check | result | expected | seen | evidence |"]
+    lines = [
+        f"**{markdown_cell(report.summary)}**",
+        "",
+        "| check | result | expected | seen | evidence |",
+    ]
     lines.append("|---|---|---|---|---|")
     for check in report.checks:
         place = _where(check.evidence[0]) if check.evidence else ""
         seen = check.reason if check.status == "skipped" else check.seen
         cells = (check.name, _SIGNS[check.status], check.expected, seen, place)
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        lines.append(markdown_row(cells))
     for check in report.failed:
-        lines += ["", f"**{_cell(check.name)}**: {_cell(check.reason)}", ""]
+        lines += ["", f"**{markdown_cell(check.name)}**: {markdown_cell(check.reason)}", ""]
         for number, cause in enumerate(check.diagnosis, start=1):
-            lines.append(f"{number}. {_cell(cause.text)} Next: {_cell(cause.next_step)}")
+            lines.append(
+                f"{number}. {markdown_cell(cause.text)} Next: {markdown_cell(cause.next_step)}"
+            )
     lines += ["", "| question | answer |", "|---|---|"]
     lines += [
-        f"| {_cell(item.question)} | {_cell(item.answer)} |" for item in answers(evidence, report)
+        f"| {markdown_cell(item.question)} | {markdown_cell(item.answer)} |"
+        for item in answers(evidence, report)
     ]
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return one_line(text.replace("\n", " ")).replace("|", "\\|").replace("<", "&lt;")

@@ -8,6 +8,7 @@ import textwrap
 from hwtune.domain.evidence import Place
 from hwtune.domain.plain_text import one_line
 from hwtune.domain.server_compare import Difference, ServerComparison
+from hwtune.report.tables import markdown_row, markdown_text
 
 _MAX_CHARS = 120
 
@@ -89,8 +90,12 @@ def _place(place: Place) -> dict[str, str | int | None]:
 
 def comparison_to_markdown(comparison: ServerComparison) -> str:
     """For a pull request."""
-    lines = [f"**{comparison.summary}**", "", "| fact | A | B | |", "|---|---|---|---|"]
+    lines = [
+        f"**{markdown_text(comparison.summary)}**",
+        "",
+        "| fact | A | B | |",
+        "|---|---|---|---|",
+    ]
     for item in comparison.differences:
-        cells = map(one_line, (item.fact, _shown(item.a), _shown(item.b), _note(item)))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append(markdown_row((item.fact, _shown(item.a), _shown(item.b), _note(item))))
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -74,8 +75,23 @@ def _markdown(table: Table) -> str:
     marks = ["---:" if _numeric(table, index) else "---" for index in range(len(table.columns))]
     lines.append("| " + " | ".join(marks) + " |")
     for row in _shown(table):
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+        lines.append(markdown_row(row))
     return "\n".join(lines)
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """One row of a table; a cell can neither end it nor hold markup."""
+    return "| " + " | ".join(markdown_cell(cell) for cell in cells) + " |"
+
+
+def markdown_cell(text: str) -> str:
+    """Text of others for a table's cell."""
+    return markdown_text(text).replace("|", "\\|")
+
+
+def markdown_text(text: str) -> str:
+    """Text of others as one line without markup of HTML."""
+    return one_line(text.replace("\n", " ")).replace("<", "&lt;")
 
 
 def _text(table: Table) -> str:

@@ -17,7 +17,7 @@ from hwtune.io.records import write_text
 from hwtune.report.bench import to_markdown, to_table
 from hwtune.report.markers import report_to_text
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\r\n  ok           run: markers\x9b31m\u202e"
+EVIL = "<b>\x1b]0;owned\x07\x1b[2J\r\n  ok           run: markers\x9b31m\u202e"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_a_servers_message_neither_steers_nor_adds_a_line(
         for model, one in (("m", plain), (EVIL, gate))
     )
     assert bad.count("\n") == good.count("\n")
+    assert ("<b>" in bad) == (show is to_table)
     assert harmless(bad) == bad
 
 
