@@ -38,7 +38,7 @@ def test_bad_questions_get_one_line(arguments: tuple[str, ...], problem: str) ->
 @pytest.mark.parametrize("package", ["torch", "triton", "vllm"])
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setattr(
-        "hwtune.adapters.kernel_static.find_spec", lambda name: None if name == package else name
+        "hwtune.adapters.packages.find_spec", lambda name: None if name == package else name
     )
     error = run(*STATIC).exception
     assert isinstance(error, MissingDependencyError)
