@@ -99,6 +99,9 @@ def _refuse(asked: _Asked, *, follow: bool) -> None:
     if follow and (asked.url is not None or asked.start is not None):
         message = "--follow reads logs as they grow; ask --url or --start afterwards"
         raise UsageError(message)
+    if asked.nonce is not None and not asked.nonce.strip():
+        message = "--nonce is empty: give the plan's, or leave it out"
+        raise UsageError(message)
     if (asked.model is None) is not (asked.profile is None) and asked.run_dir is None:
         message = "--model and --profile go together: the page depends on both"
         raise UsageError(message)

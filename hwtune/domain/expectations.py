@@ -55,10 +55,11 @@ def parse_expectations(
         facts: names of the other facts that may be expected.
 
     Raises:
-        UsageError: an item has no ``=``, an unknown key, or a value that does not fit its key.
+        UsageError: an item has no ``=``, an unknown key, a value that does not fit its key, or
+            another value than an item before it.
     """
     expect, others, hits = base, {}, False
-    for item in items:
+    for item in _merged(items):
         key, separator, value = (part.strip() for part in item.partition("="))
         key = _ALIASES.get(key, key)
         if not separator or not value:
@@ -76,6 +77,23 @@ def parse_expectations(
             message = f"--expect {item!r}: unknown key {key!r}; known: {known}"
             raise UsageError(message)
     return Expected(expect=expect, facts=others, hits_named=hits)
+
+
+def _merged(items: Iterable[str]) -> list[str]:
+    """One item per key: kernels to be hit add up, and any other key can only be one thing."""
+    found: dict[str, str] = {}
+    for item in items:
+        name, _, value = (part.strip() for part in item.partition("="))
+        key = _ALIASES.get(name, name)
+        before = found.get(key, item)
+        if key == "hits" and before != item:
+            found[key] = f"{before},{value}"
+        elif before.partition("=")[2].strip() == value:
+            found[key] = item
+        else:
+            message = f"--expect {item!r}: {before!r} was expected before; name one of them"
+            raise UsageError(message)
+    return list(found.values())
 
 
 def _set(expect: Expectation, key: str, value: str) -> Expectation:

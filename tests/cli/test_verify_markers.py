@@ -169,11 +169,23 @@ def test_hits_in_a_log_need_its_nonce(log: Path) -> None:
         (["x.log", "--follow", "--start", "2"], UsageError),
         (["x.log", "--timeout", "2"], UsageError),
         (["x.log", "--until", "stopped"], UsageError),
+        (["x.log", "--nonce", ""], UsageError),
     ],
 )
 def test_bad_input_is_named(arguments: list[str], error: type[Exception]) -> None:
     with pytest.raises(error):
         _run(*arguments)
+
+
+def test_two_expectations_of_one_fact_are_refused_and_hits_add_up(log: Path) -> None:
+    pages = ("--expect", "block_size=896", "--expect", "block_size=832")
+    with pytest.raises(UsageError, match="'block_size=896' was expected before"):
+        _run(str(log), *pages)
+    assert _run(str(log), "--expect", "block_size=832", "--expect", "page = 832")[0] == 0
+    hits = ("--nonce", "a1", "--expect", "hits=k1", "--expect", "hits=k2")
+    _, text = _run(str(log), *hits)
+    assert "kernel:k1" in text
+    assert "kernel:k2" in text
 
 
 def test_a_run_that_is_yet_to_begin_is_waited_for(
