@@ -27,6 +27,8 @@ from hwtune.domain.vllm_flags import deployment_from_flags
 CUSTOM_BACKEND = "CUSTOM"
 """vLLM's registry entry for a backend from outside (v1/attention/backends/registry.py)."""
 
+_WITH_VALUE = ("--host", "--port", "--served-model-name", "--attention-backend")
+"""Flags that hwtune reads or completes; without a value one would swallow what hwtune adds."""
 _UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
 """Flags that move the server to where hwtune, which speaks plain HTTP to a port, cannot watch it."""
 
@@ -178,6 +180,10 @@ def _refuse_flags(request: ServerRequest) -> None:
         raise UsageError(message)
     if request.count_attn_state and request.profile.engine != "vllm-ascend":
         message = f"--count-attn-state counts in vllm-ascend; profile {request.profile.name} is not for it"
+        raise UsageError(message)
+    last = request.flags[-1].replace("_", "-") if request.flags else ""
+    if last in _WITH_VALUE:
+        message = f"{request.flags[-1]}: a value is missing"
         raise UsageError(message)
     names = {flag.partition("=")[0].replace("_", "-") for flag in request.flags}
     if "--config" in names:
