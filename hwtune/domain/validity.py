@@ -18,6 +18,9 @@ _FEWEST_TEXTS = 6
 _OTHER_LENGTH = 1.25
 """Ratio of characters. Texts of one model by equal tokens are equally long within a few per cent."""
 
+_PLACES = frozenset({"--port", "--profiler-config.torch_profiler_dir"})
+"""Flags of a server that is one of two: where it listens, and where its profile goes."""
+
 Pair = tuple[RequestRecord, RequestRecord]
 """Baseline and candidate record of the same prompt."""
 
@@ -218,13 +221,13 @@ def _plan_facts(baseline: LaunchPlan, candidate: LaunchPlan) -> list[tuple[str, 
 
 
 def _undeclared_flags(plan: LaunchPlan) -> tuple[str, ...]:
-    """The command without its port and without the flags that the plan declares as added."""
+    """The command without the flags that say where, and those that the plan declares as added."""
     declared = {added.name: added.value for added in plan.added}
     kept: list[str] = []
     words = iter(plan.argv)
     for word in words:
         name = word.split("=", 1)[0]
-        if name not in declared and name != "--port":
+        if name not in declared and name not in _PLACES:
             kept.append(word)
         elif "=" not in word and declared.get(name, "value") not in ("", "true", "True"):
             next(words, None)

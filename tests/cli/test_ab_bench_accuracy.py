@@ -157,7 +157,8 @@ def test_the_plans_of_given_servers_may_differ_only_in_what_they_declare(
     with _serving() as left, _serving() as right:
         runs = []
         for arm, url, own in (("baseline", left, ()), ("candidate", right, flags)):
-            made = plan(arm=arm, flags=("--max-model-len", "4096", *own))
+            place = ("--profiler-config.torch_profiler_dir", str(tmp_path / arm))
+            made = plan(arm=arm, flags=("--max-model-len", "4096", *place, *own))
             (tmp_path / arm).mkdir()
             write_plan(replace(made, port=int(url.rpartition(":")[2])), tmp_path / arm)
             runs += [f"--{arm}-url", url, f"--{arm}-run", str(tmp_path / arm)]
