@@ -16,6 +16,7 @@ process that waited for it. The last one is the least informative. Rules:
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 
@@ -104,7 +105,7 @@ class _Pending:
     """An exception whose text goes on in the next line (pydantic), or only begins there."""
 
     key: _Key
-    index: int
+    failure: Failure
     begins: bool = False
 
 
@@ -190,10 +191,10 @@ class FailureTracker:
             return
         text = text.strip()[:_MAX_TEXT]
         if not any(text in failure.text for failure in self.failures):
-            self._add(text, place, phase=phase, wrapper=True)
+            failure = self._add(text, place, phase=phase, wrapper=True)
             self._alone.add(text)
             if "validation error" in text:
-                self._pending = _Pending(key=_key(line), index=len(self.failures) - 1)
+                self._pending = _Pending(key=_key(line), failure=failure)
 
     def started(self) -> None:
         """The start completed, so that what was only taken for want of better ended nothing."""
@@ -221,31 +222,31 @@ class FailureTracker:
         text = match["text"] or ""
         shown = line.message.strip() if text else _without_text(match["name"], opened.frame)
         reports = RELAYED.sub("", text).startswith(WRAPPERS)
-        self._add(shown, place, phase=opened.phase, wrapper=reports)
+        failure = self._add(shown, place, phase=opened.phase, wrapper=reports)
         begins = not text and line.message.rstrip().endswith(":")
         if begins or "validation error" in text:
-            index = len(self.failures) - 1
-            self._pending = _Pending(key=_key(line), index=index, begins=begins)
+            self._pending = _Pending(key=_key(line), failure=failure, begins=begins)
 
     def _finish_detail(self, key: _Key, line: LogLine) -> None:
         pending = self._pending
         if pending is None or key != pending.key:
             return
         self._pending = None
+        old = pending.failure
+        if old not in self.failures:  # told before, or forgotten since the start completed
+            return
         if _DETAIL.match(line.message) or (pending.begins and line.message.strip()):
-            old = self.failures[pending.index]
             text = f"{old.text}: {line.message.strip()}"[:_MAX_TEXT]
-            self.failures[pending.index] = Failure(
-                text=text, place=old.place, phase=old.phase, wrapper=old.wrapper
-            )
+            self.failures[self.failures.index(old)] = dataclasses.replace(old, text=text)
 
-    def _add(self, text: str, place: Place, *, phase: Phase, wrapper: bool) -> None:
+    def _add(self, text: str, place: Place, *, phase: Phase, wrapper: bool) -> Failure:
         if phase == "shutdown" and MAIN_GAVE_UP.match(text):
             phase = "start"  # no engine that ran says so: another start failed in the same log
         failure = Failure(text=text[:_MAX_TEXT], place=place, phase=phase, wrapper=wrapper)
         known = any(old.text == text and old.phase == phase for old in self.failures)
         if len(self.failures) < 100 and not known:
             self.failures.append(failure)
+        return failure
 
 
 def _may_end(name: str, opened: _Open) -> bool:

@@ -422,6 +422,15 @@ def test_pydantics_second_line_alone() -> None:
     assert len(_evidence(*whole, "  Value error, User-specified").failures) == 1
 
 
+def test_a_second_line_belongs_to_its_own_exception_alone() -> None:
+    once = f"{ENGINE}pydantic.ValidationError: 1 validation error for X"
+    assert _evidence(once, STARTED, f"{ENGINE}  Value error, late").failures == ()
+    one, two = "ValueError: 1 validation error for X", "KeyError: 'two'"
+    again = [*_traceback(ENGINE, one), *_traceback(ENGINE, two), *_traceback(ENGINE, one)]
+    found = _evidence(*again, f"{ENGINE}  of which").failures
+    assert [failure.text for failure in found] == [one, two]
+
+
 def test_where_it_was_raised_is_named_without_its_folder_on_any_system() -> None:
     lines = ["Traceback (most recent call last):",
              '  File "C:\\venv\\lib\\site-packages\\vllm\\core.py", line 7, in run', "AssertionError"]  # fmt: skip
