@@ -91,7 +91,8 @@ def load(
         message = f"{name} is a {type(implementation).__name__}, which cannot be called"
         raise TypeError(message)
     if tuning:
-        return functools.partial(implementation, tuning=read_tuning(name, tuning))
+        bound = functools.partial(implementation, tuning=read_tuning(name, tuning))
+        return functools.update_wrapper(bound, implementation, ("wants_max_context_len",), ())
     return implementation  # type: ignore[no-any-return]
 
 

@@ -66,6 +66,27 @@ def test_a_kernel_of_the_users_own_is_held_against_the_reference(tmp_path: Path)
     assert wrong["speed_up"] is None and wrong["verdict"].startswith("no ratio")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "status", "problem"),
+    [
+        ("unread:f", 3, "unread:f cannot be loaded: SyntaxError"),
+        ("mine:fails", 6, "context 130: KeyError: 'x'"),
+    ],
+)
+def test_what_a_users_kernel_raises_is_no_bug_of_hwtunes(
+    kernel: str, status: int, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "unread.py").write_text("def f(:\n")
+    (tmp_path / "mine.py").write_text("def fails(**call): return {}['x']\n")
+    done = _hwtune(
+        *(*SMALL, "--kernel", kernel, "--query", "70", "--pairs", "0"),
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    )
+    assert done.returncode == status
+    assert problem in done.stderr
+    assert "a bug" not in done.stderr
+
+
 def test_pairs_that_cannot_be_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[CallCase] = []
 

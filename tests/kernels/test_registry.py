@@ -10,6 +10,9 @@ from hwtune_kernels import registry
 MODULE = """
 def plain(**arguments): return "plain"
 
+def tuned(**arguments): return arguments
+tuned.wants_max_context_len = True
+
 class Stateful:
     def __init__(self): self.calls = 0
     def __call__(self, **arguments):
@@ -39,6 +42,15 @@ def test_a_users_function_needs_no_entry_in_the_table() -> None:
     assert registry.is_available("users_kernels.decode:plain")
     assert registry.load("users_kernels.decode:plain")() == "plain"
     assert registry.load("users_kernels.decode:Namespace.inner")() == "plain"
+
+
+def test_a_tuned_kernel_is_still_known_to_want_the_longest_context() -> None:
+    kernel = registry.load("users_kernels.decode:tuned", {"tile": 4})
+    assert kernel(x=1) == {"x": 1, "tuning": {"tile": 4}}
+    assert getattr(kernel, "wants_max_context_len", False)
+    assert not hasattr(
+        registry.load("users_kernels.decode:plain", {"tile": 4}), "wants_max_context_len"
+    )
 
 
 def test_a_class_becomes_an_instance_of_its_own_per_load() -> None:

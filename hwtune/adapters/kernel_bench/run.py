@@ -60,22 +60,31 @@ def samples(
     for name in kernels:
         _require_known(name)
     for name in kernels or _default_kernels(device):
-        load = partial(
-            registry.load, name, tunings.get(name) or {}, (providers or {}).get(name, "")
-        )
+        load = partial(_load, name, tunings.get(name) or {}, (providers or {}).get(name, ""))
         for case in cases:
             if ":" in name or name.startswith(case.operation):
                 try:
                     yield from _one(case, name, load, pairs, device)
-                except (ImportError, AttributeError, LookupError) as error:
-                    message = f"{name} cannot be loaded: {error}"
-                    raise InputError(message) from None
                 except (ValueError, TypeError) as error:
                     message = f"{name} does not take {_shown(case)}: {error}"
                     raise InputError(message) from None
                 except RuntimeError as error:
                     message = f"{name} on {_shown(case)}: {error}"
                     raise ExternalFailureError(message) from None
+                except (LookupError, AttributeError, ImportError, AssertionError) as error:
+                    if ":" not in name:
+                        raise
+                    message = f"{name} on {_shown(case)}: {type(error).__name__}: {error}"
+                    raise ExternalFailureError(message) from None
+
+
+def _load(name: str, tuning: Mapping[str, int], provider: str) -> Callable[..., Any]:
+    """The implementation; loading one of the user's may raise anything."""
+    try:
+        return registry.load(name, tuning, provider)
+    except Exception as error:  # noqa: BLE001 - the user's code
+        message = f"{name} cannot be loaded: {type(error).__name__}: {error}"
+        raise InputError(message) from None
 
 
 def _default_kernels(device: str) -> tuple[str, ...]:
