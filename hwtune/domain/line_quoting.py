@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import html
 import itertools
-import json
 import re
 from collections.abc import Iterator
+
+from hwtune.domain.json_text import parse_json
 
 _ENTITIES = ("&gt;", "&lt;", "&#39;", "&#x27;", "&quot;", "&#34;", "&amp;")
 _FENCE = re.compile(r"\s{0,8}(?:`{3,}|~{3,})[\w+-]{0,20}\s*$")
@@ -110,8 +111,8 @@ def _held_in_result(text: str) -> str | None:
     if found is None:
         return None
     try:
-        data = json.loads(text[found.end() :])
-    except (ValueError, RecursionError):
+        data = parse_json(text[found.end() :])
+    except ValueError:
         return None
     return "\n".join(str(data[key]) for key in _OUTPUTS if isinstance(data.get(key), str)) or None
 
@@ -122,7 +123,7 @@ def _string(text: str) -> str | None:
     if len(text) < 2 or text[0] != text[-1]:
         return None
     try:
-        value = json.loads(text) if text[0] == '"' else ast.literal_eval(text)
+        value = parse_json(text) if text[0] == '"' else ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     return value if isinstance(value, str) else None

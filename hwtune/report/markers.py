@@ -69,7 +69,7 @@ class FactFeed:
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
-        self._failures = 0
+        self._failures: set[Place] = set()
 
     def new_lines(self, evidence: Evidence) -> list[str]:
         """What is new or has changed since the last call."""
@@ -80,9 +80,10 @@ class FactFeed:
             if name not in _HIDDEN and settled and self._shown.get(name) != text:
                 self._shown[name] = text
                 lines.append(one_line(f"{name} {text}  ({_where(fact.evidence[0])})"))
-        for failure in evidence.failures[self._failures :]:
-            lines.append(one_line(f"failure: {failure.text[:160]}  ({_where(failure.place)})"))
-        self._failures = len(evidence.failures)
+        for failure in evidence.failures:  # some are taken back when the start completes
+            if failure.place not in self._failures:
+                self._failures.add(failure.place)
+                lines.append(one_line(f"failure: {failure.text[:160]}  ({_where(failure.place)})"))
         return lines
 
 

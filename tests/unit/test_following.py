@@ -209,3 +209,18 @@ def test_facts_are_shown_once_and_again_when_they_change() -> None:
         "attention_block_size 896",
         "failure: ValueError: page",
     ]
+
+
+def test_a_failure_that_is_taken_back_hides_no_later_one() -> None:
+    engine = "(EngineCore pid=2) ERROR 11-30 06:51:48 [core.py:2] "
+    collector, feed = EvidenceCollector(load_markers()), FactFeed()
+    reader = collector.open("x.log")
+
+    def read(*lines: str) -> list[str]:
+        numbered = ((len(line), line) for line in lines)
+        collector.take(reader, reader.read_all(numbered))
+        return [line for line in feed.new_lines(collector.evidence()) if "failure" in line]
+
+    assert len(read(f"{engine}ValueError: taken for want of better")) == 1
+    (shown,) = read("INFO:     Application startup complete.", *FAILED.split("\n"))
+    assert "ValueError: page" in shown
