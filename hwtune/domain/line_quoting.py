@@ -45,9 +45,10 @@ _INSIDE = re.compile(
 _FEW_HEADERS = 3
 """So many headers in one line are no quotation but lines whose ends were lost."""
 _USERS_TEXT = re.compile(
-    r"(?i)\bprompt['\"]?\s{0,3}[:=]|received request|chat template|['\"]content"
+    r"(?i)\b(?:prompt|outputs?|text)['\"]?\s{0,3}[:=]|received request|generated response"
+    r"|chat template|['\"]content"
 )
-"""What says that the headers behind it may be part of what a user sent."""
+"""What says that the headers behind it may be part of what a user sent, or was answered."""
 _MAX_CHARS = 262_144
 
 

@@ -113,6 +113,9 @@ def test_a_paste_whose_underscores_were_taken_for_bold_type() -> None:
     "text",
     [
         f"{API}INFO 11-30 06:52:47 [logger.py:40] Received request a: prompt: 'why {LINES[2]} {LINES[2]}'",
+        f"{API}INFO 11-30 06:52:47 [logger.py:70] Generated response a: {LINES[2]} {LINES[3]} {LINES[2]}",
+        f"{API}INFO 11-30 06:52:47 [x.py:7] output: '{LINES[2]} {LINES[3]} {LINES[2]}', output_token_ids: 1",
+        f"{API}INFO 11-30 06:52:47 [x.py:40] Completion(text='{LINES[2]} {LINES[3]} {LINES[2]}')",
         f"{API}INFO 11-30 06:52:47 [x.py:40] he wrote {LINES[2]}",
         f'{{"messages": [{{"role": "user", "content": "{LINES[2]} {LINES[3]} {LINES[2]}"}}]}}',
     ],
