@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from hwtune.domain.errors import ExternalFailureError, InputError, MissingDependencyError
+from hwtune.io.model_config import QUANTISATION_FILE
 
 HUB_TIMEOUT_S = 5.0
 """How long the hub may take to answer one request."""
@@ -16,7 +17,7 @@ _MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve_model(reference: str) -> Path:
-    """The local directory or file that a reference means, downloading config.json if need be.
+    """The local directory or file that a reference means, downloading its configs if need be.
 
     A path that exists wins. A Hugging Face id is looked up in the local cache first, which works
     without the network and without huggingface_hub.
@@ -60,6 +61,7 @@ def _cached(reference: str) -> Path | None:
 def _download(reference: str) -> Path:
     try:
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError:
         message = (
             f"{reference}: not in the local Hugging Face cache; to fetch its config.json, "
@@ -68,11 +70,16 @@ def _download(reference: str) -> Path:
         raise MissingDependencyError(message) from None
     # Its warnings about each retry would bury the one line that is the answer.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
-    try:
-        return Path(
-            hf_hub_download(repo_id=reference, filename="config.json", etag_timeout=HUB_TIMEOUT_S)
-        )
-    except Exception as error:  # noqa: BLE001 - requests', httpx' and the hub's own errors
-        text = str(error).strip().splitlines()
-        message = f"{reference}: the hub did not give config.json: {text[0] if text else error!r}"
-        raise ExternalFailureError(message) from None
+    path = ""
+    for name in ("config.json", QUANTISATION_FILE):
+        try:
+            found = hf_hub_download(repo_id=reference, filename=name, etag_timeout=HUB_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - requests', httpx' and the hub's own errors
+            absent = isinstance(error, EntryNotFoundError)
+            if path and absent and not isinstance(error, LocalEntryNotFoundError):
+                break  # few checkpoints have the second
+            text = str(error).strip().splitlines()
+            message = f"{reference}: the hub did not give {name}: {text[0] if text else error!r}"
+            raise ExternalFailureError(message) from None
+        path = path or found
+    return Path(path)
