@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hwtune.domain.check_records import MarkerReport
-from hwtune.domain.evidence import Evidence
-from hwtune.domain.failures import first_cause
+if TYPE_CHECKING:
+    from hwtune.domain.check_records import MarkerReport
+    from hwtune.domain.evidence import Evidence
 
 Until = Literal["startup", "expected", "stopped"]
 """The start completed or failed; everything expected was seen; the server stopped or died."""
@@ -26,6 +26,8 @@ def quiet_needed_s(until: Until, evidence: Evidence, report: MarkerReport) -> fl
         evidence: so far.
         report: what the checks say so far.
     """
+    from hwtune.domain.failures import first_cause  # the command line itself needs only Until
+
     cause = first_cause(evidence)
     started = evidence.value("startup_complete") is True or evidence.value("served") is True
     if cause is not None and (cause.phase == "serving" or not started):
