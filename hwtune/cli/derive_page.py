@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import typer
 
-from hwtune.cli import derive_page_modes as modes
 from hwtune.cli import derive_page_options as option
 from hwtune.cli.given import on_command_line, refuse_others
 from hwtune.domain.deployment import Deployment
@@ -19,6 +19,9 @@ from hwtune.domain.vllm_command import split_command
 from hwtune.domain.vllm_flags import deployment_from_flags, misspelt_flags
 from hwtune.io.profiles import load_profile
 from hwtune.report.tables import Format
+
+if TYPE_CHECKING:
+    from hwtune.cli import derive_page_modes as modes
 
 _ENGINES = ("vllm", "vllm-ascend")
 _DEFAULT_PROFILE = "sm_90"
@@ -57,6 +60,8 @@ def derive_page(
 
     A vLLM command line can be pasted whole: vllm serve MODEL and its flags, in any order.
     """
+    from hwtune.cli import derive_page_modes as modes
+
     _one_question(ctx, observed, padding)
     if parquet is not None and not matrix:
         message = "--parquet needs --matrix"
@@ -191,6 +196,8 @@ def memory_of(cache: str | None, device: str | None, weights: str | None) -> mod
     Raises:
         UsageError: no sizes, or more than the size of the cache, which is all that counts.
     """
+    from hwtune.cli import derive_page_modes as modes
+
     for flag, text in (("--device-memory", device), ("--weight-bytes", weights)):
         if cache is not None and text is not None:
             message = f"--kv-cache-memory and {flag} do not go together: the first says it all"
@@ -210,5 +217,7 @@ def _print(text: str, yes: bool) -> None:
 
 
 def _print_batch(reference: str, version: str | None) -> None:
+    from hwtune.cli import derive_page_modes as modes
+
     for record in modes.batch_records(reference, version):
         typer.echo(json.dumps(record, allow_nan=False))
