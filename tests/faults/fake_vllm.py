@@ -1,8 +1,8 @@
 """A program that serves as vLLM does, as far as hwtune's launcher sees it: ``fake_vllm.py PORT``.
 
 ``GET /do/<what>`` makes it misbehave: ``hang`` (completions never end), ``mute`` (nothing is
-answered any more), ``talk/<bytes>`` (prints so much), ``kill-engine`` and ``exit``. Its engine forks
-all the time, and what it forks bears its name.
+answered any more), ``talk/<bytes>`` (prints so much), ``kill-engine``, ``exit`` and ``fall`` (the one,
+and at once the other). Its engine forks all the time, and what it forks bears its name.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ def misbehave(what: str) -> None:
         ENGINE.wait()
     elif what == "exit":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "fall":
+        misbehave("kill-engine")
+        threading.Timer(0.1, misbehave, ["exit"]).start()
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -126,6 +126,16 @@ def test_a_server_that_dies_says_which_process_went_first(serve_fake: Serve) -> 
     assert "the first to end was" in run.status()["reason"]
 
 
+def test_the_first_to_go_is_known_also_when_the_rest_follows_at_once(serve_fake: Serve) -> None:
+    run = serve_fake()
+    run.wait_for("serving at")
+    time.sleep(1.6)  # looks come once a second: the next would be too late
+    run.do("fall")
+    status, said = run.end()
+    assert status == 6, said
+    assert "the first to end was VLLM::EngineCore (pid" in said
+
+
 @pytest.fixture
 def thief() -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []

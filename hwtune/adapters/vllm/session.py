@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -152,7 +151,7 @@ def _stay_up(server: RunningServer, options: SessionOptions, say: Say) -> None:
     try:
         say(f"serving at {server.url}; Ctrl-C stops it")
         while server.alive():
-            time.sleep(POLL_INTERVAL_S)
+            watch.wait(POLL_INTERVAL_S)
             for news in watch.look():
                 say(news)
             _note_trouble(server, watch.trouble)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hwtune.adapters.vllm.ports import PortUse, port_use
@@ -76,11 +78,19 @@ class Watch:
             self._next_look = self._clock() + wait_s
         return tuple(news)
 
+    def wait(self, seconds: float) -> None:
+        """Sleeps; wakes to look when a process of vLLM's ends, before those that follow it do."""
+        engines = [pid for pid, name in self._names.items() if _is_engine(name)]
+        if engines and _one_ends(engines, seconds):
+            self._next_count = self._clock()
+        elif not engines:
+            time.sleep(seconds)
+
     def _processes(self) -> list[str]:
         pids = family(self._server.child.pid)
         gone = [name for pid, name in self._names.items() if pid not in pids]
         self._names = {pid: self._names.get(pid) or _name(pid) for pid in pids}
-        lost = [name for name in gone if name.lower().startswith(_ENGINE_NAMES)]
+        lost = [name for name in gone if _is_engine(name)]
         self.gone = (*self.gone, *lost)
         return [f"{name} ended while the server still ran" for name in lost]
 
@@ -168,11 +178,32 @@ def _get(url: str, timeout_s: float) -> str | None:
         return None
 
 
+def _is_engine(name: str) -> bool:
+    return name.lower().startswith(_ENGINE_NAMES)
+
+
+def _one_ends(pids: Iterable[int], seconds: float) -> bool:
+    """Whether one of the processes has ended within the time, or had before."""
+    poll = select.poll()
+    with contextlib.ExitStack() as handles:
+        try:
+            for pid in pids:
+                handle = os.pidfd_open(pid)
+                handles.callback(os.close, handle)
+                poll.register(handle, select.POLLIN)
+        except ProcessLookupError:
+            return True
+        except OSError:  # an old kernel, or a container that forbids it
+            time.sleep(seconds)
+            return False
+        return bool(poll.poll(seconds * 1000))
+
+
 def _name(pid: int) -> str:
     """As ``ps`` shows it, with the process id; empty for one that an engine forked and that still
     bears the engine's name, as every helper program does for a moment."""
     title, parent = _title(pid), int(_stat(pid)[1])
-    if title.lower().startswith(_ENGINE_NAMES) and title == _title(parent):
+    if _is_engine(title) and title == _title(parent):
         return ""
     return f"{title or '?'} (pid {pid})"
 
