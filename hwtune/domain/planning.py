@@ -29,6 +29,7 @@ CUSTOM_BACKEND = "CUSTOM"
 
 _WITH_VALUE = ("--host", "--port", "--served-model-name", "--attention-backend")
 """Flags that hwtune reads or completes; without a value one would swallow what hwtune adds."""
+
 _UNREACHABLE = ("--uds", "--ssl-keyfile", "--ssl-certfile")
 """Flags that move the server to where hwtune, which speaks plain HTTP to a port, cannot watch it."""
 

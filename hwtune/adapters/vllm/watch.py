@@ -81,10 +81,8 @@ class Watch:
     def wait(self, seconds: float) -> None:
         """Sleeps; wakes to look when a process of vLLM's ends, before those that follow it do."""
         engines = [pid for pid, name in self._names.items() if _is_engine(name)]
-        if engines and _one_ends(engines, seconds):
+        if _one_ends(engines, seconds):
             self._next_count = self._clock()
-        elif not engines:
-            time.sleep(seconds)
 
     def _processes(self) -> list[str]:
         pids = family(self._server.child.pid)
